@@ -1,0 +1,286 @@
+"""Architecture: which attention each head uses, and which MLP keeps its GeLU.
+
+An architecture is plain data. It is saved as readable JSON, validated against
+the model it is meant for, and printed as a layers-by-heads picture.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mpcvit.errors import UserError, nearest
+from mpcvit.storage import read_json, write_text
+
+FORMAT = "mpcvit-architecture/1"
+
+
+class AttentionKind(str, Enum):
+    """How one head turns queries, keys and values into its output."""
+
+    SOFTMAX = "softmax"
+    LINFORMER = "linformer"
+    RELU = "relu"
+    RELU6 = "relu6"
+    SPARSEMAX = "sparsemax"
+    XNORM = "xnorm"
+    SQUARE = "square"
+    QUAD2 = "quad2"  # 2Quad, of MPCFormer
+    SCALING = "scaling"  # ScaleAttn
+    RELU_SOFTMAX = "relu_softmax"  # RSAttn
+    THE_X = "the_x"
+
+    @property
+    def symbol(self) -> str:
+        return _SYMBOLS[self]
+
+
+_SYMBOLS = {
+    AttentionKind.SOFTMAX: "E",
+    AttentionKind.LINFORMER: "L",
+    AttentionKind.RELU: "P",
+    AttentionKind.RELU6: "6",
+    AttentionKind.SPARSEMAX: "M",
+    AttentionKind.XNORM: "X",
+    AttentionKind.SQUARE: "Q",
+    AttentionKind.QUAD2: "2",
+    AttentionKind.SCALING: "S",
+    AttentionKind.RELU_SOFTMAX: "R",
+    AttentionKind.THE_X: "T",
+}
+
+
+class MlpForm(str, Enum):
+    """What stands between and after the two linears of an MLP.
+
+    `linear*` multiplies by both weights in turn, `fused*` by their product:
+    the same function of the same parameters, in fewer products when secure.
+    """
+
+    ACTIVATED = "activated"
+    LINEAR = "linear"
+    LINEAR_RELU = "linear_relu"
+    FUSED = "fused"
+    FUSED_RELU = "fused_relu"
+
+    @property
+    def symbol(self) -> str:
+        return {"activated": "g", "linear": "l", "linear_relu": "r", "fused": "f"}.get(
+            self.value, "F"
+        )
+
+    @property
+    def keeps_activation(self) -> bool:
+        return self is MlpForm.ACTIVATED
+
+    @property
+    def is_fused(self) -> bool:
+        return self in (MlpForm.FUSED, MlpForm.FUSED_RELU)
+
+    @property
+    def ends_in_relu(self) -> bool:
+        return self in (MlpForm.LINEAR_RELU, MlpForm.FUSED_RELU)
+
+
+Rows = tuple[AttentionKind, ...]
+HeadChoice = AttentionKind | Rows
+MlpChoice = MlpForm | tuple[MlpForm, ...]
+Symbolic = TypeVar("Symbolic", AttentionKind, MlpForm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerArchitecture:
+    """One layer: a choice per head, and one for its MLP.
+
+    A choice is one name for all tokens, or a tuple with one name per token.
+    """
+
+    heads: tuple[HeadChoice, ...]
+    mlp: MlpChoice = MlpForm.ACTIVATED
+
+    @property
+    def kinds(self) -> frozenset[AttentionKind]:
+        """Every attention kind that some row of this layer uses."""
+        return frozenset(
+            kind for head in self.heads for kind in (head if isinstance(head, tuple) else (head,))
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What every head and every MLP of a network computes."""
+
+    layers: tuple[LayerArchitecture, ...]
+
+    @classmethod
+    def uniform(
+        cls, kind: AttentionKind, *, depth: int, heads: int, mlp: MlpForm = MlpForm.ACTIVATED
+    ) -> "Architecture":
+        """The same kind for every head.
+
+        >>> Architecture.uniform(AttentionKind.SCALING, depth=1, heads=2).layers[0].heads
+        (<AttentionKind.SCALING: 'scaling'>, <AttentionKind.SCALING: 'scaling'>)
+        """
+        return cls(layers=(LayerArchitecture(heads=(kind,) * heads, mlp=mlp),) * depth)
+
+    def validate(self, *, depth: int, heads: int, tokens: int) -> None:
+        """Refuse an architecture that was made for a model of another shape."""
+        if len(self.layers) != depth:
+            raise UserError(
+                f"the architecture has {len(self.layers)} layers, but the model has {depth}"
+            )
+        for index, layer in enumerate(self.layers):
+            if len(layer.heads) != heads:
+                raise UserError(
+                    f"layer {index} of the architecture has {len(layer.heads)} heads, "
+                    f"but the model has {heads}"
+                )
+            for place, choice in (
+                *((f"head {h}", head) for h, head in enumerate(layer.heads)),
+                ("the MLP", layer.mlp),
+            ):
+                if isinstance(choice, tuple) and len(choice) != tokens:
+                    raise UserError(
+                        f"layer {index}, {place} of the architecture chooses for {len(choice)} "
+                        f"tokens, but the model has {tokens}"
+                    )
+
+    def count(self, kind: AttentionKind) -> float:
+        """How many heads use a kind; a head mixed over rows counts in part.
+
+        >>> Architecture.uniform(AttentionKind.SCALING, depth=3, heads=2).count(
+        ...     AttentionKind.SCALING)
+        6.0
+        """
+        return sum(
+            head.count(kind) / len(head) if isinstance(head, tuple) else float(head is kind)
+            for layer in self.layers
+            for head in layer.heads
+        )
+
+    def picture(self) -> str:
+        """Draw layers as lines and heads as letters, with a legend.
+
+        >>> print(Architecture.uniform(AttentionKind.SCALING, depth=2, heads=3).picture())
+        layer  heads  mlp
+            0  S S S  g
+            1  S S S  g
+        S = scaling, g = activated
+        """
+        used: Counter[AttentionKind | MlpForm] = Counter()
+        lines = []
+        width = max(2 * len(layer.heads) - 1 for layer in self.layers)
+        for index, layer in enumerate(self.layers):
+            cells = [_cell(head, used) for head in layer.heads]
+            lines.append(f"{index:>5}  {' '.join(cells):<{max(5, width)}}  {_cell(layer.mlp, used)}")
+        header = f"layer  {'heads':<{max(5, width)}}  mlp"
+        legend = [f"{name.symbol} = {name.value}" for name in sorted(used, key=_legend_order)]
+        if any("*" in line for line in lines):
+            legend.append("* = mixed over tokens")
+        return "\n".join((header, *lines, ", ".join(legend)))
+
+    def to_json(self) -> str:
+        layers = [
+            {"attention": _encode_heads(layer.heads), "mlp": _encode(layer.mlp)}
+            for layer in self.layers
+        ]
+        lines = ",\n    ".join(json.dumps(layer) for layer in layers)
+        return f'{{\n  "format": "{FORMAT}",\n  "layers": [\n    {lines}\n  ]\n}}\n'
+
+    @classmethod
+    def from_json(cls, text: str, origin: str = "architecture") -> "Architecture":
+        return cls._decode(read_json(text, origin), origin)
+
+    def save(self, path: Path) -> None:
+        write_text(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: Path) -> "Architecture":
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read the architecture {path}: {error}") from error
+        return cls.from_json(text, str(path))
+
+    @classmethod
+    def _decode(cls, document: Any, origin: str) -> "Architecture":
+        found = document.get("format") if isinstance(document, dict) else None
+        if found != FORMAT:
+            raise UserError(f"{origin} is not an architecture file: its format is {found!r}, not {FORMAT!r}")
+        layers = document.get("layers")
+        if not isinstance(layers, list) or not layers:
+            raise UserError(f"{origin}: 'layers' must be a list with one object per layer")
+        decoded = []
+        for index, layer in enumerate(layers):
+            where = f"{origin}: layers[{index}]"
+            if not isinstance(layer, dict) or set(layer) != {"attention", "mlp"}:
+                raise UserError(f"{where} must be an object with exactly 'attention' and 'mlp'")
+            decoded.append(
+                LayerArchitecture(
+                    heads=_decode_heads(layer["attention"], f"{where}.attention"),
+                    mlp=_decode_choice(MlpForm, layer["mlp"], f"{where}.mlp"),
+                )
+            )
+        return cls(layers=tuple(decoded))
+
+
+def _legend_order(name: AttentionKind | MlpForm) -> tuple[bool, str]:
+    return isinstance(name, MlpForm), name.value
+
+
+def _cell(choice: HeadChoice | MlpChoice, used: Counter[AttentionKind | MlpForm]) -> str:
+    names = choice if isinstance(choice, tuple) else (choice,)
+    used.update(names)
+    distinct = dict.fromkeys(names)
+    return names[0].symbol if len(distinct) == 1 else "*"
+
+
+def _encode(choice: HeadChoice | MlpChoice) -> Any:
+    """A tuple over tokens becomes runs: ["scaling", 3, "relu_softmax", 62]."""
+    if not isinstance(choice, tuple):
+        return choice.value
+    runs: list[Any] = []
+    for name in choice:
+        if runs and runs[-2] == name.value:
+            runs[-1] += 1
+        else:
+            runs += [name.value, 1]
+    return runs
+
+
+def _encode_heads(heads: tuple[HeadChoice, ...]) -> list[Any]:
+    return [_encode(head) for head in heads]
+
+
+def _decode_heads(value: Any, where: str) -> tuple[HeadChoice, ...]:
+    if not isinstance(value, list) or not value:
+        raise UserError(f"{where} must be a list with one entry per head")
+    return tuple(
+        _decode_choice(AttentionKind, head, f"{where}[{index}]") for index, head in enumerate(value)
+    )
+
+
+def _decode_choice(
+    names: type[Symbolic], value: Any, where: str
+) -> Symbolic | tuple[Symbolic, ...]:
+    if isinstance(value, str):
+        return _decode_name(names, value, where)
+    if not isinstance(value, list) or not value or len(value) % 2:
+        raise UserError(f"{where} must be a name, or a list of names each followed by its token count")
+    decoded: list[Symbolic] = []
+    for name, run in zip(value[::2], value[1::2], strict=True):
+        if not isinstance(run, int) or isinstance(run, bool) or run < 1:
+            raise UserError(f"{where}: {run!r} is not a count of tokens")
+        decoded += [_decode_name(names, name, where)] * run
+    return tuple(decoded)
+
+
+def _decode_name(names: type[Symbolic], value: Any, where: str) -> Symbolic:
+    known: Iterable[Symbolic] = names
+    by_value = {name.value: name for name in known}
+    if value not in by_value:
+        raise UserError(f"{where}: unknown {value!r}; {nearest(str(value), list(by_value))}")
+    return by_value[value]

@@ -1,0 +1,72 @@
+"""Files that are either whole or absent: write aside, then rename."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mpcvit.errors import UserError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside `path`; rename it there once the body succeeds."""
+    path = Path(path)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        _flush(temporary)
+        # mkstemp makes private files; what a user asked for gets their usual mode
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_json(text: str | bytes, origin: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{origin} is not valid JSON: {error}") from error
+
+
+def require_room(folder: Path, needed_bytes: int) -> None:
+    """Refuse early when a folder cannot be written or its disk is nearly full."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe."):
+            free_bytes = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise UserError(f"cannot write into {folder}: {error.strerror or error}") from error
+    if free_bytes < needed_bytes:
+        raise UserError(
+            f"{folder} has {free_bytes / 1e6:,.0f} MB free, but {needed_bytes / 1e6:,.0f} MB "
+            "are needed; free some space or choose another folder"
+        )
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
