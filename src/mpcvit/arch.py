@@ -38,21 +38,6 @@ class AttentionKind(str, Enum):
         return _SYMBOLS[self]
 
 
-_SYMBOLS = {
-    AttentionKind.SOFTMAX: "E",
-    AttentionKind.LINFORMER: "L",
-    AttentionKind.RELU: "P",
-    AttentionKind.RELU6: "6",
-    AttentionKind.SPARSEMAX: "M",
-    AttentionKind.XNORM: "X",
-    AttentionKind.SQUARE: "Q",
-    AttentionKind.QUAD2: "2",
-    AttentionKind.SCALING: "S",
-    AttentionKind.RELU_SOFTMAX: "R",
-    AttentionKind.THE_X: "T",
-}
-
-
 class MlpForm(str, Enum):
     """What stands between and after the two linears of an MLP.
 
@@ -68,9 +53,7 @@ class MlpForm(str, Enum):
 
     @property
     def symbol(self) -> str:
-        return {"activated": "g", "linear": "l", "linear_relu": "r", "fused": "f"}.get(
-            self.value, "F"
-        )
+        return _SYMBOLS[self]
 
     @property
     def keeps_activation(self) -> bool:
@@ -83,6 +66,26 @@ class MlpForm(str, Enum):
     @property
     def ends_in_relu(self) -> bool:
         return self in (MlpForm.LINEAR_RELU, MlpForm.FUSED_RELU)
+
+
+_SYMBOLS: dict[AttentionKind | MlpForm, str] = {
+    AttentionKind.SOFTMAX: "E",
+    AttentionKind.LINFORMER: "L",
+    AttentionKind.RELU: "P",
+    AttentionKind.RELU6: "6",
+    AttentionKind.SPARSEMAX: "M",
+    AttentionKind.XNORM: "X",
+    AttentionKind.SQUARE: "Q",
+    AttentionKind.QUAD2: "2",
+    AttentionKind.SCALING: "S",
+    AttentionKind.RELU_SOFTMAX: "R",
+    AttentionKind.THE_X: "T",
+    MlpForm.ACTIVATED: "g",
+    MlpForm.LINEAR: "l",
+    MlpForm.LINEAR_RELU: "r",
+    MlpForm.FUSED: "f",
+    MlpForm.FUSED_RELU: "F",
+}
 
 
 Rows = tuple[AttentionKind, ...]
@@ -175,7 +178,9 @@ class Architecture:
         width = max(2 * len(layer.heads) - 1 for layer in self.layers)
         for index, layer in enumerate(self.layers):
             cells = [_cell(head, used) for head in layer.heads]
-            lines.append(f"{index:>5}  {' '.join(cells):<{max(5, width)}}  {_cell(layer.mlp, used)}")
+            lines.append(
+                f"{index:>5}  {' '.join(cells):<{max(5, width)}}  {_cell(layer.mlp, used)}"
+            )
         header = f"layer  {'heads':<{max(5, width)}}  mlp"
         legend = [f"{name.symbol} = {name.value}" for name in sorted(used, key=_legend_order)]
         if any("*" in line for line in lines):
@@ -192,7 +197,7 @@ class Architecture:
 
     @classmethod
     def from_json(cls, text: str, origin: str = "architecture") -> "Architecture":
-        return cls._decode(read_json(text, origin), origin)
+        return cls.from_document(read_json(text, origin), origin)
 
     def save(self, path: Path) -> None:
         write_text(path, self.to_json())
@@ -206,10 +211,13 @@ class Architecture:
         return cls.from_json(text, str(path))
 
     @classmethod
-    def _decode(cls, document: Any, origin: str) -> "Architecture":
+    def from_document(cls, document: Any, origin: str) -> "Architecture":
+        """Decode parsed JSON; `origin` names it in what is refused."""
         found = document.get("format") if isinstance(document, dict) else None
         if found != FORMAT:
-            raise UserError(f"{origin} is not an architecture file: its format is {found!r}, not {FORMAT!r}")
+            raise UserError(
+                f"{origin} is not an architecture file: its format is {found!r}, not {FORMAT!r}"
+            )
         layers = document.get("layers")
         if not isinstance(layers, list) or not layers:
             raise UserError(f"{origin}: 'layers' must be a list with one object per layer")
@@ -269,7 +277,9 @@ def _decode_choice(
     if isinstance(value, str):
         return _decode_name(names, value, where)
     if not isinstance(value, list) or not value or len(value) % 2:
-        raise UserError(f"{where} must be a name, or a list of names each followed by its token count")
+        raise UserError(
+            f"{where} must be a name, or a list of names each followed by its token count"
+        )
     decoded: list[Symbolic] = []
     for name, run in zip(value[::2], value[1::2], strict=True):
         if not isinstance(run, int) or isinstance(run, bool) or run < 1:
@@ -281,6 +291,6 @@ def _decode_choice(
 def _decode_name(names: type[Symbolic], value: Any, where: str) -> Symbolic:
     known: Iterable[Symbolic] = names
     by_value = {name.value: name for name in known}
-    if value not in by_value:
+    if not isinstance(value, str) or value not in by_value:
         raise UserError(f"{where}: unknown {value!r}; {nearest(str(value), list(by_value))}")
     return by_value[value]

@@ -132,7 +132,9 @@ class ModelConfig:
     pooling: Pooling = Pooling.CLASS
     qkv_bias: bool = False
     norm_eps: float = 1e-5
-    attention: AttentionKind = AttentionKind.SOFTMAX  # of every head, where no architecture is given
+    attention: AttentionKind = (
+        AttentionKind.SOFTMAX
+    )  # of every head, where no architecture is given
     activation: Activation = Activation.GELU
     attention_eps: float = 1e-8  # in the denominators of relu_softmax and quad2
     quad2_offset: float = 1e-3  # the c of 2Quad
@@ -305,13 +307,6 @@ class Config:
         """Where a run goes unless the user says otherwise."""
         return Path("runs") / self.name
 
-    def to_dict(self) -> dict[str, Any]:
-        return _plain(self)
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any], origin: str = "config") -> "Config":
-        return _build(cls, document, "", origin)
-
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file and apply `a.b=value` overrides."""
@@ -327,13 +322,30 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(f"{path} is not valid TOML: {error}") from error
     for override in overrides:
         _apply(document, override)
-    return Config.from_dict(document, str(path))
+    return from_plain(Config, document, str(path))
 
 
 Section = TypeVar("Section")
 
 
-class _Refused(ValueError):
+def from_plain(section: type[Section], document: Any, origin: str) -> Section:
+    """Build a section from plain values, as TOML or JSON give them."""
+    return _build(section, document, "", origin)
+
+
+def to_plain(value: Any) -> Any:
+    """The plain values behind a section: `from_plain`'s inverse."""
+    if dataclasses.is_dataclass(value):
+        names = (item.name for item in dataclasses.fields(value))
+        return {name: to_plain(getattr(value, name)) for name in names}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [to_plain(item) for item in value]
+    return value
+
+
+class _RefusedError(ValueError):
     """A value that a section refuses; `_build` adds where it stands."""
 
     def __init__(self, key: str, reason: str) -> None:
@@ -343,7 +355,7 @@ class _Refused(ValueError):
 
 def _require(condition: bool, key: str, reason: str) -> None:
     if not condition:
-        raise _Refused(key, reason)
+        raise _RefusedError(key, reason)
 
 
 def _apply(document: dict[str, Any], override: str) -> None:
@@ -376,27 +388,25 @@ def _apply(document: dict[str, Any], override: str) -> None:
 
 def _build(cls: type[Section], document: Any, prefix: str, origin: str) -> Section:
     if not isinstance(document, Mapping):
-        raise UserError(f"{origin}: '{prefix}' must be a section, not {_name_type(document)}")
+        raise UserError(f"{origin}: '{prefix}' must be a section, not {json.dumps(document, default=str)}")
     hints = typing.get_type_hints(cls)
     fields = {item.name: item for item in dataclasses.fields(typing.cast(Any, cls))}
     for key in document:
         if key not in fields:
-            raise UserError(
-                f"{origin}: unknown key '{_join(prefix, key)}'; {nearest(str(key), list(fields))}"
-            )
+            known = [_join(prefix, name) for name in fields]
+            path = _join(prefix, str(key))
+            raise UserError(f"{origin}: unknown key '{path}'; {nearest(path, known)}")
     values: dict[str, Any] = {}
     for name, item in fields.items():
         path = _join(prefix, name)
         if name in document:
             values[name] = _convert(hints[name], document[name], path, origin)
-        elif (
-            item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-        ):
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             kind = "section" if dataclasses.is_dataclass(hints[name]) else "key"
             raise UserError(f"{origin}: {kind} '{path}' is missing")
     try:
         return cls(**values)
-    except _Refused as refusal:
+    except _RefusedError as refusal:
         raise UserError(f"{origin}: '{_join(prefix, refusal.key)}' {refusal.reason}") from None
 
 
@@ -406,9 +416,7 @@ def _convert(hint: Any, value: Any, path: str, origin: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, Enum):
         names = [member.value for member in hint]
         if value not in names:
-            raise UserError(
-                f"{origin}: '{path}' cannot be {value!r}; {nearest(str(value), names)}"
-            )
+            raise UserError(f"{origin}: '{path}' cannot be {value!r}; {nearest(str(value), names)}")
         return hint(value)
     if typing.get_origin(hint) is tuple:
         return _convert_tuple(hint, value, path, origin)
@@ -419,31 +427,23 @@ def _convert(hint: Any, value: Any, path: str, origin: str) -> Any:
         return float(value)
     if type(value) is hint:
         return value
-    raise UserError(f"{origin}: '{path}' must be {_name_hint(hint)}, not {_name_type(value)}")
+    raise UserError(f"{origin}: '{path}' must be {_name_hint(hint)}, not {json.dumps(value, default=str)}")
 
 
 def _convert_tuple(hint: Any, value: Any, path: str, origin: str) -> tuple[Any, ...]:
     items = typing.get_args(hint)
     if not isinstance(value, (list, tuple)):
-        raise UserError(f"{origin}: '{path}' must be a list, not {_name_type(value)}")
+        raise UserError(f"{origin}: '{path}' must be a list, not {json.dumps(value, default=str)}")
     if items[-1] is Ellipsis:
         items = (items[0],) * len(value)
     if len(items) != len(value) or not value:
-        raise UserError(f"{origin}: '{path}' must have {len(items) or 'some'} entries, not {len(value)}")
+        raise UserError(
+            f"{origin}: '{path}' must have {len(items) or 'some'} entries, not {len(value)}"
+        )
     return tuple(
         _convert(item, entry, f"{path}[{index}]", origin)
         for index, (item, entry) in enumerate(zip(items, value, strict=True))
     )
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
 
 
 def _join(prefix: str, key: str) -> str:
@@ -453,7 +453,3 @@ def _join(prefix: str, key: str) -> str:
 def _name_hint(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
     return names.get(hint, str(hint))
-
-
-def _name_type(value: Any) -> str:
-    return f"{json.dumps(value, default=str)} (a {type(value).__name__})"

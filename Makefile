@@ -1,0 +1,33 @@
+# The whole set-up, from a bare Python 3.10 or 3.11: `make test` and `make demo`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: test lint types layers unit demo clean
+
+test: lint types layers unit
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+layers: $(READY)
+	$(BIN)/lint-imports
+
+unit: $(READY)
+	$(BIN)/pytest --numprocesses 2 --quiet
+
+demo: $(READY)
+	$(BIN)/mpcvit train configs/digits.toml --fresh
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,5 @@
+"""`python -m mpcvit`."""
+
+from mpcvit.cli import main
+
+main()

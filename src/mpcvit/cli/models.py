@@ -1,0 +1,160 @@
+"""`mpcvit evaluate`, `mpcvit show` and `mpcvit import`."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from mpcvit.cli import app
+from mpcvit.cli.options import AsJson, DataFolder, ModelFile, print_json
+
+if TYPE_CHECKING:
+    from mpcvit.checkpoint import Checkpoint
+
+
+@app.command()
+def evaluate(
+    model_file: ModelFile,
+    data: DataFolder = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 256,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a model's accuracy on the test split of a data set.
+
+    The data set is the one that the model was trained on; give its folder
+    with --data, unless it is embedded.
+
+    Example: mpcvit evaluate runs/digits/model.safetensors
+    """
+    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.config import DataSource
+    from mpcvit.data import load_split
+    from mpcvit.model.vit import ViT
+    from mpcvit.optim.devices import Devices
+    from mpcvit.optim.evaluate import Evaluator
+    from mpcvit.report.live import counting
+
+    checkpoint = Checkpoint.load(model_file)
+    model = checkpoint.model
+    settings = checkpoint.data
+    if data is not None:
+        settings = replace(settings, source=DataSource.AUTO, path=str(data))
+    vit = ViT(model, checkpoint.architecture)
+    evaluator = Evaluator(
+        lambda parameters, images: vit.apply({"params": parameters}, images)[0],
+        Devices(),
+        batch_size,
+    )
+    with counting() as progress:
+        split = load_split(
+            settings,
+            "test",
+            image_size=model.image_size,
+            channels=model.channels,
+            classes=model.classes,
+            progress=progress,
+        )
+        evaluation = evaluator(
+            checkpoint.parameters,
+            split,
+            settings,
+            lambda done, total: progress("evaluating", done, total),
+        )
+    if as_json:
+        print_json(evaluation.to_dict())
+        return
+    rate = evaluation.images / evaluation.seconds
+    print(f"images  {evaluation.images:,}")
+    print(f"top-1   {100 * evaluation.top1:.2f} %")
+    print(f"top-5   {100 * evaluation.top5:.2f} %")
+    print(f"loss    {evaluation.loss:.4f}")
+    print(f"time    {evaluation.seconds:.1f} s ({rate:,.0f} images/s)")
+
+
+@app.command()
+def show(model_file: ModelFile, as_json: AsJson = False) -> None:
+    """Show what a checkpoint holds: config, architecture, parameters, provenance.
+
+    Example: mpcvit show runs/digits/model.safetensors
+    """
+    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.config import to_plain
+
+    checkpoint = Checkpoint.load(model_file)
+    sizes = _parameters_by_part(checkpoint)
+    model, provenance = to_plain(checkpoint.model), checkpoint.provenance.to_dict()
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "architecture": to_plain(checkpoint.architecture),
+                "data": to_plain(checkpoint.data),
+                "classes": list(checkpoint.classes),
+                "parameters": sizes,
+                "provenance": provenance,
+            }
+        )
+        return
+    provenance.pop("config")
+    _print_section("Model", model)
+    print("\nArchitecture")
+    print("  " + checkpoint.architecture.picture().replace("\n", "\n  "))
+    _print_section("\nParameters", {name: f"{size:>12,}" for name, size in sizes.items()})
+    _print_section("\nInput", {"mean": checkpoint.data.mean, "std": checkpoint.data.std})
+    _print_section("\nProvenance", {**provenance.pop("environment"), **provenance})
+    print(f"\nClasses ({len(checkpoint.classes)})\n  {', '.join(checkpoint.classes)}")
+
+
+@app.command(name="import")
+def import_(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="PyTorch file, safetensors file, or folder with config.json.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Checkpoint to write (.safetensors).")],
+    heads: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Heads per layer, where the file does not tell."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import foreign weights: the paper's authors', timm's or Hugging Face's.
+
+    Pickled code is never run, and PyTorch is not needed.
+
+    Example: mpcvit import vit-base/ --out vit-base.safetensors
+    """
+    from mpcvit.foreign import read_foreign
+
+    checkpoint = read_foreign(source, heads=heads)
+    checkpoint.save(out)
+    if as_json:
+        print_json({"model": str(out), "parameters": checkpoint.parameter_count})
+        return
+    print(checkpoint.architecture.picture())
+    print(f"{checkpoint.parameter_count:,} parameters written to {out}")
+
+
+def _parameters_by_part(checkpoint: "Checkpoint") -> dict[str, int]:
+    from mpcvit.checkpoint import flatten_parameters
+
+    sizes: dict[str, int] = {}
+    for name, tensor in flatten_parameters(checkpoint.parameters).items():
+        part = name.split(".")[0].split("_")[0]
+        sizes[part] = sizes.get(part, 0) + tensor.size
+    return {**sizes, "total": sum(sizes.values())}
+
+
+def _print_section(title: str, entries: dict[str, Any]) -> None:
+    print(title)
+    width = max(map(len, entries))
+    for name, value in entries.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {item}" for key, item in value.items())
+        elif isinstance(value, tuple):
+            value = ", ".join(map(str, value))
+        print(f"  {name:<{width}}  {value}")

@@ -1,0 +1,39 @@
+"""Images in, batches out: sources, decoding, augmentation and the input pipeline."""
+
+from mpcvit.data.augment import (
+    flip,
+    normalisation,
+    normalise,
+    random_erasing,
+    random_resized_crop,
+)
+from mpcvit.data.batches import Batch
+from mpcvit.data.dataset import Dataset, Split, load_dataset, load_split
+from mpcvit.data.images import decode_image, fit_image
+from mpcvit.data.mixing import Mix, draw_mix, mix, partners, soft_targets
+from mpcvit.data.pipeline import EvalBatch, TrainBatches, eval_batches
+from mpcvit.data.randaugment import rand_augment
+
+__all__ = [
+    "Batch",
+    "Dataset",
+    "EvalBatch",
+    "Mix",
+    "Split",
+    "TrainBatches",
+    "decode_image",
+    "draw_mix",
+    "eval_batches",
+    "fit_image",
+    "flip",
+    "load_dataset",
+    "load_split",
+    "mix",
+    "normalisation",
+    "normalise",
+    "partners",
+    "rand_augment",
+    "random_erasing",
+    "random_resized_crop",
+    "soft_targets",
+]

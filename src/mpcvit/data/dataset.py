@@ -1,0 +1,149 @@
+"""Labelled images as arrays: one call from a configuration to memory-mapped splits."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mpcvit.config import DataConfig
+from mpcvit.data.cache import Decoded, Progress, Undecoded, cached, default_folder
+from mpcvit.data.images import fit_image
+from mpcvit.data.sources import Example, Source, SplitName, find_source
+from mpcvit.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Images and labels of equal length; read-only where they come from disk."""
+
+    images: np.ndarray  # uint8 [index, height, width, channel]
+    labels: np.ndarray  # int32 [index]
+    fingerprint: str = ""  # sha256 over pixels and labels; empty for arrays made in memory
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """Both splits, the names behind the labels, and a hash of all of it."""
+
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+    fingerprint: str
+
+
+def load_dataset(
+    config: DataConfig,
+    *,
+    image_size: int,
+    channels: int,
+    classes: int,
+    progress: Progress | None = None,
+    cache_dir: Path | None = None,
+) -> Dataset:
+    """Load both splits, decoding them first where no cache holds them.
+
+    Training images are stored at `image_size`; test images are cut to
+    `config.eval_crop` too. `progress` hears (description, done, total).
+    """
+    source = find_source(config)
+    train, test = (
+        _load(source, config, split, image_size, channels, classes, progress, cache_dir)
+        for split in ("train", "test")
+    )
+    if train.classes != test.classes:
+        raise UserError(f"{source.root}: its train and test images have different class names")
+    return Dataset(
+        train=_as_split(train),
+        test=_as_split(test),
+        classes=train.classes,
+        fingerprint=hashlib.sha256(f"{train.fingerprint} {test.fingerprint}".encode()).hexdigest(),
+    )
+
+
+def load_split(
+    config: DataConfig,
+    split: SplitName,
+    *,
+    image_size: int,
+    channels: int,
+    classes: int,
+    progress: Progress | None = None,
+    cache_dir: Path | None = None,
+) -> Split:
+    """Load one split; the other need not even be there."""
+    source = find_source(config)
+    return _as_split(
+        _load(source, config, split, image_size, channels, classes, progress, cache_dir)
+    )
+
+
+def _as_split(decoded: Decoded) -> Split:
+    return Split(images=decoded.images, labels=decoded.labels, fingerprint=decoded.fingerprint)
+
+
+def _load(
+    source: Source,
+    config: DataConfig,
+    split: SplitName,
+    image_size: int,
+    channels: int,
+    classes: int,
+    progress: Progress | None,
+    cache_dir: Path | None,
+) -> Decoded:
+    crop = config.eval_crop if split == "test" else 1.0
+
+    def decode() -> Undecoded:
+        examples = source.open_split(split, channels)
+        if examples.count == 0:
+            raise UserError(f"{source.root} has no {split} images")
+        _refuse_class_count(source, len(examples.classes), classes)
+        return Undecoded(
+            shape=(examples.count, image_size, image_size, channels),
+            classes=examples.classes,
+            examples=_fit(examples.stream, image_size, crop, classes),
+        )
+
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(f"decoding {split} images", done, total)
+
+    key = _cache_key(source, split=split, image_size=image_size, channels=channels, crop=crop)
+    decoded = cached(cache_dir or default_folder(), key, decode, report)
+    _refuse_class_count(source, len(decoded.classes), classes)
+    return decoded
+
+
+def _fit(
+    stream: Iterator[Example], image_size: int, crop: float, classes: int
+) -> Iterator[tuple[np.ndarray, int]]:
+    for image, label, where in stream:
+        if not 0 <= label < classes:
+            raise UserError(f"{where} has label {label}, outside of 0 to {classes - 1}")
+        yield fit_image(image, image_size, crop), label
+
+
+def _refuse_class_count(source: Source, found: int, classes: int) -> None:
+    if found != classes:
+        raise UserError(
+            f"{source.root} has {found} classes, but the model has {classes} (model.classes)"
+        )
+
+
+def _cache_key(source: Source, **settings: str | int | float) -> str:
+    """Name what the decoded arrays depend on, without reading a single image."""
+    files = []
+    try:
+        for path in source.files():
+            status = path.stat()
+            files.append((str(path.absolute()), status.st_size, status.st_mtime_ns))
+    except OSError as error:
+        raise UserError(f"cannot read {source.root}: {error.strerror or error}") from error
+    document = [source.kind.value, files, sorted(settings.items())]
+    return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:32]

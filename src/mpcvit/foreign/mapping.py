@@ -1,0 +1,242 @@
+"""The one engine that turns named tensors into this project's parameters.
+
+A layout is a table: for each parameter of ours, which tensors it is made of,
+their shape, and the change of axes. Sizes in shapes are names ("width"); the
+first tensor that mentions a size sets it and all later ones must agree.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpcvit.errors import UserError
+from mpcvit.foreign.tensor import Tensor
+
+_FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
+_LISTED = 8  # names that a message spells out
+_LONGEST = 160  # characters of one of them
+
+Change = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One parameter of ours. `{n}` stands for a block's number.
+
+    Several tensors are joined along the last axis after the change. An
+    optional rule counts once any block has its tensor. Without `shape`, any
+    shape will do.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+    shape: tuple[str, ...] | None
+    change: Change = np.asarray
+    optional: bool = False
+
+    def of_block(self, number: int) -> "Rule":
+        return Rule(
+            self.ours.format(n=number),
+            tuple(name.format(n=number) for name in self.theirs),
+            self.shape,
+            self.change,
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one project names its tensors, and which of them it never uses."""
+
+    project: str
+    rules: tuple[Rule, ...]
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Parameters by path ("head/kernel"), and the sizes that their shapes set."""
+
+    parameters: dict[str, np.ndarray]
+    sizes: dict[str, int]
+
+
+def match(tensors: Mapping[str, Tensor], layout: Layout, origin: str) -> Matched:
+    """Consume every tensor by the layout's rules; refuse what is left over or missing."""
+    depth = _count_blocks(tensors, layout)
+    rules = list(_expand(tensors, layout, depth))
+    _require_names(tensors, layout, rules, origin)
+    sizes = {"depth": depth, **_unify(tensors, layout, rules, origin)}
+    return Matched({rule.ours: _make(tensors, rule, origin) for rule in rules}, sizes)
+
+
+def nest(parameters: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Turn paths into a tree.
+
+    >>> nest({"head/bias": 1, "head/kernel": 2, "norm/scale": 3})
+    {'head': {'bias': 1, 'kernel': 2}, 'norm': {'scale': 3}}
+    """
+    tree: dict[str, Any] = {}
+    for path, array in parameters.items():
+        *parents, name = path.split("/")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[name] = array
+    return tree
+
+
+def linear(
+    ours: str, theirs: str | Sequence[str], out: str, inputs: str, *, optional_bias: bool = False
+) -> tuple[Rule, Rule]:
+    """Weights [out, inputs] and bias of one linear, or of several side by side."""
+    sources = (theirs,) if isinstance(theirs, str) else tuple(theirs)
+    weights = tuple(f"{source}.weight" for source in sources)
+    biases = tuple(f"{source}.bias" for source in sources)
+    return (
+        Rule(f"{ours}/kernel", weights, (out, inputs), np.transpose),
+        Rule(f"{ours}/bias", biases, (out,), optional=optional_bias),
+    )
+
+
+def norm(ours: str, theirs: str) -> tuple[Rule, Rule]:
+    return (
+        Rule(f"{ours}/scale", (f"{theirs}.weight",), ("width",)),
+        Rule(f"{ours}/bias", (f"{theirs}.bias",), ("width",)),
+    )
+
+
+def embedding(
+    *, patch: str, class_token: str, position: str, optional_class_token: bool = False
+) -> tuple[Rule, ...]:
+    """The patch convolution as a linear, class token and positions without a batch axis."""
+    return (
+        Rule(
+            "embed/patch/kernel",
+            (f"{patch}.weight",),
+            ("width", "channels", "patch", "patch"),
+            _flatten_patch,
+        ),
+        Rule("embed/patch/bias", (f"{patch}.bias",), ("width",)),
+        Rule(
+            "embed/class_token",
+            (class_token,),
+            ("1", "1", "width"),
+            lambda token: token[0, 0],
+            optional=optional_class_token,
+        ),
+        Rule("embed/position", (position,), ("1", "tokens", "width"), lambda rows: rows[0]),
+    )
+
+
+def shorten(names: Collection[str]) -> str:
+    """List the first few names, as a terminal may show them.
+
+    >>> shorten([f"block{n}" for n in range(11)])
+    'block0, block1, block2, block3, block4, block5, block6, block7 and 3 more'
+    >>> print(shorten(["a\\nb"]))
+    'a\\nb'
+    """
+    spelt = (name if name.isprintable() else repr(name) for name in list(names)[:_LISTED])
+    shown = ", ".join(name[:_LONGEST] for name in spelt)
+    return f"{shown} and {len(names) - _LISTED} more" if len(names) > _LISTED else shown
+
+
+def _flatten_patch(kernel: np.ndarray) -> np.ndarray:
+    """[width, channel, row, column] to [row * column * channel, width]."""
+    return kernel.transpose(2, 3, 1, 0).reshape(-1, kernel.shape[0])
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile(re.escape(template).replace(r"\{n\}", "(0|[1-9][0-9]*)"))
+
+
+def _count_blocks(tensors: Mapping[str, Tensor], layout: Layout) -> int:
+    """How many numbers occur; a gap then shows as missing and left-over names."""
+    patterns = [_pattern(name) for rule in layout.rules for name in rule.theirs if "{n}" in name]
+    found = (pattern.fullmatch(name) for pattern in patterns for name in tensors)
+    return max(1, len({hit[1] for hit in found if hit}))
+
+
+def _expand(tensors: Mapping[str, Tensor], layout: Layout, depth: int) -> Iterator[Rule]:
+    for rule in layout.rules:
+        numbers = range(depth) if "{n}" in rule.ours else range(1)
+        own = [rule.of_block(number) for number in numbers]
+        if not rule.optional or any(name in tensors for each in own for name in each.theirs):
+            yield from own
+
+
+def _require_names(
+    tensors: Mapping[str, Tensor], layout: Layout, rules: Sequence[Rule], origin: str
+) -> None:
+    wanted = dict.fromkeys(name for rule in rules for name in rule.theirs)
+    unused = [_pattern(template) for template in layout.unused]
+    missing = [name for name in wanted if name not in tensors]
+    unexpected = [
+        name
+        for name in tensors
+        if name not in wanted and not any(pattern.fullmatch(name) for pattern in unused)
+    ]
+    if missing or unexpected:
+        problems = (("lacks", missing), ("also has", unexpected))
+        listed = "; it ".join(f"{verb} {shorten(names)}" for verb, names in problems if names)
+        raise UserError(
+            f"{origin} looks like {layout.project}, but is not one that can be read: it {listed}"
+        )
+
+
+def _unify(
+    tensors: Mapping[str, Tensor], layout: Layout, rules: Sequence[Rule], origin: str
+) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    misfits = []
+    for rule in rules:
+        for name in rule.theirs if rule.shape is not None else ():
+            shape, terms = tensors[name].shape, rule.shape or ()
+            for term, size in zip(terms, shape, strict=False):
+                if not term[0].isdigit() and size > 0:
+                    sizes.setdefault(term, size)
+            expected = tuple(_size(term, sizes) for term in terms)
+            if shape != expected or 0 in shape:
+                misfits.append(f"{name} is {_spell(shape)} instead of {_spell(expected)}")
+    if misfits:
+        raise UserError(
+            f"{origin} looks like {layout.project}, but shapes do not fit: {shorten(misfits)}"
+        )
+    return sizes
+
+
+def _size(term: str, sizes: Mapping[str, int]) -> int:
+    """Evaluate "width", "1" or "3 width".
+
+    >>> _size("3 width", {"width": 8})
+    24
+    """
+    factor, _, name = term.rpartition(" ")
+    value = int(name) if name.isdigit() else sizes.get(name, 0)
+    return int(factor or 1) * value
+
+
+def _spell(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "a single number"
+
+
+def _make(tensors: Mapping[str, Tensor], rule: Rule, origin: str) -> np.ndarray:
+    parts = [rule.change(_read_floats(tensors[name], name, origin)) for name in rule.theirs]
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+    return np.ascontiguousarray(joined)
+
+
+def _read_floats(tensor: Tensor, name: str, origin: str) -> np.ndarray:
+    if tensor.dtype not in _FLOATS:
+        raise UserError(
+            f"{origin}: {name} holds {tensor.dtype} numbers, but only floating-point weights "
+            "can be read: save the model in float32, without quantisation"
+        )
+    with np.errstate(over="ignore"):  # what overflows is refused just below
+        numbers = tensor.read().astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise UserError(f"{origin}: {name} holds values that are not finite: it cannot be used")
+    return numbers

@@ -1,0 +1,140 @@
+"""Opens a foreign checkpoint, recognises its naming and converts it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mpcvit.errors import UserError
+from mpcvit.foreign import authors, huggingface, timm
+from mpcvit.foreign.mapping import shorten
+from mpcvit.foreign.model import ForeignModel, Options, Source
+from mpcvit.foreign.pickled import Thing
+from mpcvit.foreign.safetensors_file import is_safetensors, open_safetensors
+from mpcvit.foreign.tensor import Tensor
+from mpcvit.foreign.torch_file import open_torch
+from mpcvit.storage import read_json
+
+_FORMATS = (authors, huggingface, timm)
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# Where training scripts keep the weights; the authors' inference reads the first.
+_STATES = ("state_dict", "model", "state_dict_ema", "model_ema")
+
+
+def read_foreign(
+    path: Path,
+    *,
+    heads: int | None = None,
+    class_names: Sequence[str] | None = None,
+    relu_after: bool = True,
+) -> ForeignModel:
+    """Read a checkpoint of the MPCViT authors, of timm or of Hugging Face.
+
+    `path` is a PyTorch zip file, a safetensors file, or a folder with weights
+    and config.json. `heads` is needed where the source does not say it;
+    `relu_after` tells whether tokens without GeLU end in a ReLU (MPCViT+).
+    Nothing in the file is executed.
+    """
+    names = None if class_names is None else tuple(class_names)
+    options = Options(heads=heads, class_names=names, relu_after=relu_after)
+    try:
+        with open_source(Path(path)) as source:
+            for form in _FORMATS:
+                if form.recognises(source.tensors):
+                    return form.convert(source, options)
+            raise UserError(
+                f"{source.origin} is no ViT of the MPCViT authors, timm or Hugging Face; "
+                f"its tensors are {shorten(source.tensors)}"
+            )
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def open_source(path: Path) -> Iterator[Source]:
+    """Give a file or folder as named tensors, readable until the block ends."""
+    weights = _find_weights(path) if path.is_dir() else path
+    beside = path if path.is_dir() else None
+    with _open_tensors(weights) as (tensors, arguments):
+        yield Source(
+            origin=str(weights),
+            tensors=_strip_wrappers(tensors),
+            config=_read_object(beside, "config.json"),
+            preprocessing=_read_object(beside, "preprocessor_config.json"),
+            arguments=arguments,
+        )
+
+
+def _find_weights(folder: Path) -> Path:
+    for name in _WEIGHTS:
+        if (folder / name).is_file():
+            return folder / name
+        if (folder / f"{name}.index.json").is_file():
+            raise UserError(
+                f"{folder} splits its weights over several files; "
+                "save the model again with a larger max_shard_size"
+            )
+    raise UserError(f"{folder} holds neither {' nor '.join(_WEIGHTS)}")
+
+
+def _read_object(folder: Path | None, name: str) -> Mapping[str, Any]:
+    """A JSON file of a folder; an absent one says nothing."""
+    if folder is None or not (folder / name).is_file():
+        return {}
+    document = read_json((folder / name).read_bytes(), str(folder / name))
+    if not isinstance(document, dict):
+        raise UserError(f"{folder / name} must hold a JSON object")
+    return document
+
+
+@contextmanager
+def _open_tensors(path: Path) -> Iterator[tuple[Mapping[str, Tensor], Mapping[str, Any]]]:
+    """Give a file's tensors, and the arguments that its training script recorded."""
+    if is_safetensors(path):
+        with open_safetensors(path) as tensors:
+            yield tensors, {}
+    else:
+        with open_torch(path) as content:
+            yield _find_state(content, path), _find_arguments(content)
+
+
+def _find_state(content: Any, path: Path) -> Mapping[str, Tensor]:
+    if isinstance(content, Thing):
+        raise UserError(
+            f"{path} holds an object of class {shorten([content.path])}, not a checkpoint; "
+            "torch.save its state_dict() instead"
+        )
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no dictionary of tensors, so it is not a checkpoint")
+    nested = [content[key] for key in _STATES if isinstance(content.get(key), dict)]
+    state = nested[0] if nested else content
+    strange = [_spell(key) for key, value in state.items() if not _is_entry(key, value)]
+    if strange or not state:
+        raise UserError(
+            f"{path} holds no dictionary of tensors only; "
+            + (f"these entries are none: {shorten(strange)}" if state else "it is empty")
+        )
+    return state
+
+
+def _is_entry(key: Any, value: Any) -> bool:
+    return isinstance(key, str) and isinstance(value, Tensor)
+
+
+def _spell(key: Any) -> str:
+    return key if isinstance(key, str) else f"a {type(key).__name__}"
+
+
+def _find_arguments(content: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """The recorded argparse.Namespace, and the name of the architecture."""
+    recorded = content.get("args")
+    state = recorded.state if isinstance(recorded, Thing) else None
+    return {"arch": content.get("arch"), **(state if isinstance(state, dict) else {})}
+
+
+def _strip_wrappers(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Drop the prefixes of DataParallel and torch.compile, where all names have them."""
+    while tensors and all(re.match(r"module\.|_orig_mod\.", name) for name in tensors):
+        tensors = {name.partition(".")[2]: tensor for name, tensor in tensors.items()}
+    return tensors

@@ -1,0 +1,101 @@
+"""Routes every head, and where asked every row, to its attention kind."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from mpcvit.arch import AttentionKind, HeadChoice
+from mpcvit.config import ModelConfig
+from mpcvit.model.attention import Drop, KindParameters, attend
+from mpcvit.model.gather import gather, merge
+
+HeadArray = Float[Array, "batch head token head_dim"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadGroup:
+    """Heads that make the same choice, so that one call serves them all.
+
+    `parts` says which query rows use which kind; a group of one part holds
+    every row.
+    """
+
+    heads: tuple[int, ...]
+    parts: tuple[tuple[AttentionKind, tuple[int, ...]], ...]
+
+
+def group_heads(choices: Sequence[HeadChoice], tokens: int) -> tuple[HeadGroup, ...]:
+    """Collect heads by choice, and each choice's rows by kind.
+
+    >>> s, r = AttentionKind.SCALING, AttentionKind.RELU_SOFTMAX
+    >>> [group.heads for group in group_heads([s, r, s], tokens=2)]
+    [(0, 2), (1,)]
+    >>> [rows for _, rows in group_heads([(r, s, r)], tokens=3)[0].parts]
+    [(0, 2), (1,)]
+    """
+    heads_of: dict[tuple[AttentionKind, ...], list[int]] = defaultdict(list)
+    for head, choice in enumerate(choices):
+        heads_of[choice if isinstance(choice, tuple) else (choice,) * tokens].append(head)
+    groups = []
+    for rows, heads in heads_of.items():
+        rows_of: dict[AttentionKind, list[int]] = defaultdict(list)
+        for row, kind in enumerate(rows):
+            rows_of[kind].append(row)
+        parts = tuple((kind, tuple(indices)) for kind, indices in rows_of.items())
+        groups.append(HeadGroup(heads=tuple(heads), parts=parts))
+    return tuple(groups)
+
+
+def route(
+    choices: Sequence[HeadChoice],
+    q: HeadArray,
+    k: HeadArray,
+    v: HeadArray,
+    *,
+    config: ModelConfig,
+    learned: KindParameters,
+    drop: Drop | None,
+) -> tuple[HeadArray, dict[str, Array]]:
+    """Compute every head by its own kind, and nothing that no head uses.
+
+    Also gives the scores that were formed, named by kind, heads and rows.
+    """
+    groups = group_heads(choices, q.shape[2])
+    scores: dict[str, Array] = {}
+    outputs = []
+    for group in groups:
+        own = _of_heads(learned, group.heads)
+        q_group, k_group, v_group = (gather(x, group.heads, axis=1) for x in (q, k, v))
+        parts = []
+        for kind, rows in group.parts:
+            output, formed = attend(
+                kind,
+                gather(q_group, rows, axis=2),
+                k_group,
+                v_group,
+                config=config,
+                learned=own,
+                drop=drop,
+            )
+            parts.append(output)
+            if formed is not None:
+                scores[_label(kind, group, rows)] = formed
+        outputs.append(merge(parts, [rows for _, rows in group.parts], axis=2))
+    return merge(outputs, [group.heads for group in groups], axis=1), scores
+
+
+def _of_heads(learned: KindParameters, heads: tuple[int, ...]) -> KindParameters:
+    return KindParameters(
+        key_projection=learned.key_projection,
+        value_projection=learned.value_projection,
+        gamma=None if learned.gamma is None else learned.gamma[np.array(heads)],
+        inverse=learned.inverse,
+    )
+
+
+def _label(kind: AttentionKind, group: HeadGroup, rows: tuple[int, ...]) -> str:
+    label = f"{kind.value}/heads={','.join(map(str, group.heads))}"
+    return label if len(group.parts) == 1 else f"{label}/rows={','.join(map(str, rows))}"

@@ -1,0 +1,102 @@
+"""Linear, normalisation, dropout and stochastic depth."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from mpcvit.config import Activation
+
+kernel_init = nn.initializers.normal(stddev=0.02)
+
+
+class Linear(nn.Module):
+    """x W + b, with weights that a parent may read, to fuse two of them."""
+
+    inputs: int
+    outputs: int
+    use_bias: bool = True
+    dtype: Any = jnp.float32
+    init: nn.initializers.Initializer = kernel_init
+
+    def setup(self) -> None:
+        self.kernel = self.param("kernel", self.init, (self.inputs, self.outputs))
+        if self.use_bias:
+            self.bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
+
+    def __call__(self, x: Float[Array, "*lead inputs"]) -> Float[Array, "*lead outputs"]:
+        y = x.astype(self.dtype) @ self.kernel.astype(self.dtype)
+        return y + self.bias.astype(self.dtype) if self.use_bias else y
+
+
+def activate(activation: Activation, x: Array) -> Array:
+    """The MLP's non-linearity.
+
+        gelu          x (1 + erf(x / sqrt 2)) / 2
+        gelu_tanh     x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+        gelu_sigmoid  x sigmoid(1.702 x)
+        relu          max(x, 0)
+        quad          x^2 / 8 + x / 4 + 1 / 2
+
+    Distance from gelu: gelu_tanh at most 5e-4 and gelu_sigmoid at most 0.021
+    anywhere; quad is near it only around zero, and nets must be trained with it.
+    Secure cost: gelu and its two forms are dear (erf, tanh, sigmoid); relu is
+    one comparison and one product; quad is one square.
+    Source: docs/numerics.md#mlp-activations
+
+    >>> activate(Activation.QUAD, jnp.array([2.0, -2.0])).tolist()
+    [1.5, 0.5]
+    """
+    match activation:
+        case Activation.GELU:
+            return jax.nn.gelu(x, approximate=False)
+        case Activation.GELU_TANH:
+            return jax.nn.gelu(x, approximate=True)
+        case Activation.GELU_SIGMOID:
+            return x * jax.nn.sigmoid(1.702 * x)
+        case Activation.RELU:
+            return jax.nn.relu(x)
+        case Activation.QUAD:
+            return 0.125 * jnp.square(x) + 0.25 * x + 0.5
+
+
+class LayerNorm(nn.Module):
+    """Centre and scale every token.
+
+        y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias
+
+    Statistics are float32 whatever the computing type.
+    Secure cost: a mean, a square and a product per entry, an rsqrt per token.
+    Source: docs/numerics.md#layer-norm
+    """
+
+    eps: float
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        x = x.astype(jnp.float32)
+        # Two passes: E[x^2] - E[x]^2 would cancel where the mean is large.
+        centred = x - x.mean(axis=-1, keepdims=True)
+        variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+        y = centred * jax.lax.rsqrt(variance + self.eps) * scale + bias
+        return y.astype(self.dtype)
+
+
+def dropout(rng: Array, x: Array, rate: float) -> Array:
+    """Zero entries with probability `rate`, and scale the rest to keep the mean.
+
+    Sixteen random bits decide an entry, so the rate is a multiple of 2^-16.
+    """
+    kept = jax.random.bits(rng, x.shape, jnp.uint16) >= round(rate * 2**16)
+    return jnp.where(kept, x / (1 - rate), 0)
+
+
+def drop_path(rng: Array, x: Float[Array, "batch token width"], rate: float) -> Array:
+    """Skip a residual branch for some images of a batch (stochastic depth)."""
+    kept = jax.random.bernoulli(rng, 1 - rate, (x.shape[0], 1, 1))
+    return jnp.where(kept, x / (1 - rate), 0)

@@ -1,0 +1,234 @@
+"""The Vision Transformer: patches, blocks, classifier; any architecture."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.config import BlockForm, ModelConfig, Pooling
+from mpcvit.model.attention import KindParameters
+from mpcvit.model.gather import gather, merge
+from mpcvit.model.heads import route
+from mpcvit.model.layers import LayerNorm, Linear, activate, drop_path, dropout
+
+Images = Float[Array, "batch row column channel"]
+Tokens = Float[Array, "batch token width"]
+Intermediates = dict[str, Any]
+
+
+class Embed(nn.Module):
+    """Cut images into patches, project them, add class token and positions."""
+
+    config: ModelConfig
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, images: Images) -> Tokens:
+        config = self.config
+        side, patch = config.image_size // config.patch_size, config.patch_size
+        batch = images.shape[0]
+        patches = images.reshape(batch, side, patch, side, patch, config.channels)
+        patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(batch, side * side, -1)
+        x = Linear(
+            patches.shape[-1],
+            config.width,
+            dtype=self.dtype,
+            init=nn.initializers.he_normal(),
+            name="patch",
+        )(patches)
+        if config.pooling is Pooling.CLASS:
+            token = self.param("class_token", nn.initializers.zeros, (config.width,))
+            token = jnp.broadcast_to(token.astype(x.dtype), (batch, 1, config.width))
+            x = jnp.concatenate([token, x], axis=1)
+        position = self.param(
+            "position", nn.initializers.normal(stddev=0.2), (config.tokens, config.width)
+        )
+        return x + position.astype(x.dtype)[None]
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose every head may be of another kind."""
+
+    config: ModelConfig
+    layer: LayerArchitecture
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Tokens, *, train: bool) -> tuple[Tokens, dict[str, Array]]:
+        config = self.config
+        batch, tokens, width = x.shape
+        qkv = Linear(width, 3 * width, use_bias=config.qkv_bias, dtype=self.dtype, name="qkv")(x)
+        qkv = qkv.reshape(batch, tokens, 3, config.heads, config.head_dim)
+        q, k, v = (qkv[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
+        drop = None
+        if train and config.attention_dropout > 0:
+
+            def drop(weights: Array) -> Array:
+                return dropout(self.make_rng("dropout"), weights, config.attention_dropout)
+
+        y, scores = route(
+            self.layer.heads, q, k, v, config=config, learned=self._learned(), drop=drop
+        )
+        y = y.transpose(0, 2, 1, 3).reshape(batch, tokens, width)
+        return Linear(width, width, dtype=self.dtype, name="proj")(y), scores
+
+    def _learned(self) -> KindParameters:
+        """Parameters of the kinds that this layer uses, and of no others."""
+        config, kinds, learned = self.config, self.layer.kinds, {}
+        if AttentionKind.LINFORMER in kinds:
+            shape = (config.linformer_tokens, config.tokens)
+            init = nn.initializers.xavier_uniform()
+            for name in ("key_projection", "value_projection"):
+                learned[name] = self.param(name, init, shape).astype(self.dtype)
+        if AttentionKind.XNORM in kinds:
+            gamma = self.param("gamma", nn.initializers.ones, (config.heads,))
+            learned["gamma"] = gamma.astype(self.dtype)
+        if AttentionKind.THE_X in kinds:
+            learned["inverse"] = Inverse(config, dtype=self.dtype, name="inverse")
+        return KindParameters(**learned)
+
+
+class Inverse(nn.Module):
+    """THE-X's T: a small network that learns to invert a row's sum.
+
+        T(r) = mlp(r / n) / n,  two hidden layers with ReLU
+
+    The sum r is about n for small scores and its inverse about 1/n, so both
+    ends are scaled by the number of keys n to keep the network near one.
+    """
+
+    config: ModelConfig
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, sums: Float[Array, "*lead query 1"]) -> Float[Array, "*lead query 1"]:
+        hidden, init = self.config.the_x_hidden, nn.initializers.he_normal()
+        x = sums / self.config.tokens
+        for index, (inputs, outputs) in enumerate(((1, hidden), (hidden, hidden))):
+            x = jax.nn.relu(
+                Linear(inputs, outputs, dtype=self.dtype, init=init, name=f"hidden_{index}")(x)
+            )
+        return Linear(hidden, 1, dtype=self.dtype, init=init, name="output")(x) / self.config.tokens
+
+
+class Mlp(nn.Module):
+    """Two linears with a non-linearity between, for the tokens that keep it."""
+
+    config: ModelConfig
+    layer: LayerArchitecture
+    dtype: Any = jnp.float32
+
+    def setup(self) -> None:
+        width, hidden = self.config.width, self.config.hidden
+        self.up = Linear(width, hidden, dtype=self.dtype)
+        self.down = Linear(hidden, width, dtype=self.dtype)
+
+    def __call__(self, x: Tokens, *, train: bool) -> Tokens:
+        forms = self.layer.mlp
+        if not isinstance(forms, tuple):
+            return self._apply(forms, x, train)
+        tokens_of = {
+            form: [token for token, own in enumerate(forms) if own is form]
+            for form in dict.fromkeys(forms)
+        }
+        parts = [
+            self._apply(form, gather(x, tokens, axis=1), train)
+            for form, tokens in tokens_of.items()
+        ]
+        return merge(parts, list(tokens_of.values()), axis=1)
+
+    def _apply(self, form: MlpForm, x: Tokens, train: bool) -> Tokens:
+        if form.is_fused:
+            y = self._fused(x)
+        else:
+            hidden = self.up(x)
+            if form.keeps_activation:
+                hidden = activate(self.config.activation, hidden)
+            y = self.down(self._drop(hidden, train))
+        return jax.nn.relu(y) if form.ends_in_relu else y
+
+    def _fused(self, x: Tokens) -> Tokens:
+        """x (W1 W2) + (b1 W2 + b2): the two linears as one."""
+        kernel = self.up.kernel @ self.down.kernel
+        bias = self.up.bias @ self.down.kernel + self.down.bias
+        return x @ kernel.astype(self.dtype) + bias.astype(self.dtype)
+
+    def _drop(self, x: Array, train: bool) -> Array:
+        rate = self.config.dropout
+        return dropout(self.make_rng("dropout"), x, rate) if train and rate > 0 else x
+
+
+class Block(nn.Module):
+    """Attention and MLP with their residuals, in either block form."""
+
+    config: ModelConfig
+    layer: LayerArchitecture
+    depth_rate: float
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Tokens, *, train: bool) -> tuple[Tokens, Intermediates]:
+        config = self.config
+        norm1 = LayerNorm(config.norm_eps, self.dtype, name="norm1")
+        norm2 = LayerNorm(config.norm_eps, self.dtype, name="norm2")
+        attention = Attention(config, self.layer, dtype=self.dtype, name="attention")
+        mlp = Mlp(config, self.layer, dtype=self.dtype, name="mlp")
+
+        y, scores = attention(norm1(x), train=train)
+        x = x + self._branch(y, train)
+        if config.block is BlockForm.LITE:
+            x = norm2(x)
+            x = x + self._branch(mlp(x, train=train), train)
+        else:
+            x = x + self._branch(mlp(norm2(x), train=train), train)
+        return x, {"scores": scores, "attention": y, "output": x}
+
+    def _branch(self, x: Tokens, train: bool) -> Tokens:
+        if train and self.config.dropout > 0:
+            x = dropout(self.make_rng("dropout"), x, self.config.dropout)
+        if train and self.depth_rate > 0:
+            x = drop_path(self.make_rng("dropout"), x, self.depth_rate)
+        return x
+
+
+class ViT(nn.Module):
+    """A Vision Transformer that runs any `Architecture` of its shape.
+
+    Gives logits and named intermediates: `blocks` (per block `scores`,
+    `attention` and `output`) and `features`, the normalised tokens after the
+    last block. Under jit, what a caller does not use is not computed.
+    """
+
+    config: ModelConfig
+    architecture: Architecture
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, images: Images, *, train: bool = False
+    ) -> tuple[Float[Array, "batch classes"], Intermediates]:
+        config = self.config
+        self.architecture.validate(depth=config.depth, heads=config.heads, tokens=config.tokens)
+        x = Embed(config, dtype=self.dtype, name="embed")(images)
+        if train and config.dropout > 0:
+            x = dropout(self.make_rng("dropout"), x, config.dropout)
+        blocks = []
+        for index, layer in enumerate(self.architecture.layers):
+            depth_rate = config.stochastic_depth * index / max(1, config.depth - 1)
+            block = Block(config, layer, depth_rate, dtype=self.dtype, name=f"blocks_{index}")
+            x, intermediates = block(x, train=train)
+            blocks.append(intermediates)
+        x = LayerNorm(config.norm_eps, name="norm")(x)
+        pooled = x[:, 0] if config.pooling is Pooling.CLASS else x.mean(axis=1)
+        logits = Linear(config.width, config.classes, name="head")(pooled)
+        return logits, {"blocks": blocks, "features": x}
+
+
+def init_parameters(config: ModelConfig, architecture: Architecture, seed: int) -> dict[str, Any]:
+    """Fresh parameters, the same for the same seed."""
+    model = ViT(config, architecture)
+    images = jnp.zeros((1, config.image_size, config.image_size, config.channels))
+    return jax.jit(model.init)(jax.random.key(seed), images)["params"]

@@ -1,0 +1,62 @@
+"""Data parallelism: batches split over every device, parameters copied to each."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from mpcvit.config import DistributedConfig, Precision
+from mpcvit.errors import UserError
+
+DTYPES = {Precision.FLOAT32: jnp.float32, Precision.BFLOAT16: jnp.bfloat16}
+
+
+def join_hosts(config: DistributedConfig) -> None:
+    """Meet the other hosts of a run; nothing to do on one host."""
+    if config.processes > 1:
+        jax.distributed.initialize(config.coordinator, config.processes, config.process)
+
+
+class Devices:
+    """All devices of a run as one line; hosts hold neighbouring parts of a batch."""
+
+    def __init__(self) -> None:
+        self.mesh = Mesh(np.array(jax.devices()), ("batch",))
+        self.split = NamedSharding(self.mesh, PartitionSpec("batch"))
+        self.copied = NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def count(self) -> int:
+        return self.mesh.size
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this host writes the run's files."""
+        return jax.process_index() == 0
+
+    def require_divisible(self, batch_size: int, key: str) -> None:
+        if batch_size % self.count:
+            raise UserError(
+                f"'{key}' ({batch_size}) must be divisible by the number of devices ({self.count})"
+            )
+
+    def from_local(self, arrays: Any) -> Any:
+        """Join the parts of a batch that the hosts hold into global arrays."""
+        return jax.tree.map(
+            lambda part: jax.make_array_from_process_local_data(self.split, part), arrays
+        )
+
+    def from_whole(self, arrays: Any) -> Any:
+        """Split a batch of which every host holds a copy."""
+        return jax.tree.map(
+            lambda whole: jax.make_array_from_callback(
+                whole.shape, self.split, lambda index: whole[index]
+            ),
+            arrays,
+        )
+
+    def copy(self, tree: Any) -> Any:
+        """Put the same values on every device."""
+        return jax.jit(lambda x: x, out_shardings=self.copied)(tree)

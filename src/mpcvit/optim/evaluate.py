@@ -1,0 +1,81 @@
+"""Accuracy of a model on a whole split."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mpcvit.config import DataConfig
+from mpcvit.data import Split, eval_batches
+from mpcvit.optim.devices import Devices
+from mpcvit.optim.losses import cross_entropy, in_top
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Mean results over `images` images; top-1 and top-5 as fractions."""
+
+    images: int
+    top1: float
+    top5: float
+    loss: float
+    seconds: float
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+class Evaluator:
+    """A compiled evaluation, kept for use after every epoch."""
+
+    def __init__(
+        self, logits: Callable[[Any, jax.Array], jax.Array], devices: Devices, batch_size: int
+    ) -> None:
+        self._devices = devices
+        # Every device takes part in every batch, so its size is rounded up to their number.
+        self._batch_size = math.ceil(batch_size / devices.count) * devices.count
+        self._sums = jax.jit(
+            lambda parameters, images, labels, counted: _sums(
+                logits(parameters, images), labels, counted
+            ),
+            out_shardings=devices.copied,
+        )
+
+    def __call__(
+        self, parameters: Any, split: Split, data: DataConfig, progress: Progress | None = None
+    ) -> Evaluation:
+        started = time.perf_counter()
+        total, done = None, 0
+        for batch in eval_batches(split, data, self._batch_size):
+            sums = self._sums(parameters, *self._devices.from_whole(batch))
+            total = sums if total is None else total + sums
+            done = min(done + self._batch_size, len(split.labels))
+            if progress is not None:
+                total.block_until_ready()
+                progress(done, len(split.labels))
+        assert total is not None, "a split has at least one image"
+        images, top1, top5, loss = (float(value) for value in total)
+        return Evaluation(
+            images=int(images),
+            top1=top1 / images,
+            top5=top5 / images,
+            loss=loss / images,
+            seconds=time.perf_counter() - started,
+        )
+
+
+def _sums(logits: jax.Array, labels: jax.Array, counted: jax.Array) -> jax.Array:
+    one_hot = jax.nn.one_hot(labels, logits.shape[-1])
+    rows = (
+        jnp.ones_like(counted),
+        in_top(logits, labels, 1),
+        in_top(logits, labels, 5),
+        cross_entropy(logits, one_hot),
+    )
+    return jnp.stack([jnp.where(counted > 0, row, 0).sum() for row in rows])

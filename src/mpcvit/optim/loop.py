@@ -1,0 +1,327 @@
+"""The training loop: jitted steps over sharded batches, saved as it goes.
+
+The loop does not know what it trains. A `Task` gives parameters, a loss and
+what to save; plain training, search and retraining are tasks.
+"""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from mpcvit.config import Config
+from mpcvit.data import Batch, Dataset, TrainBatches
+from mpcvit.errors import UserError
+from mpcvit.optim.devices import Devices
+from mpcvit.optim.evaluate import Evaluation, Evaluator
+from mpcvit.optim.log import RunLog
+from mpcvit.optim.optimizer import learning_rate, make_optimizer
+from mpcvit.optim.state import State, load_state, save_state
+from mpcvit.storage import require_room
+
+STATE = "state.safetensors"
+Metrics = dict[str, jax.Array]
+
+
+class Task(Protocol):
+    """What is trained."""
+
+    def init(self, seed: int) -> Any:
+        """Fresh parameters."""
+        ...
+
+    def loss(self, parameters: Any, batch: Batch, rng: jax.Array) -> tuple[jax.Array, Metrics]:
+        """The scalar to minimise, and sums over the batch to log as means per image."""
+        ...
+
+    def project(self, parameters: Any) -> Any:
+        """Bring updated parameters back to where they may be."""
+        ...
+
+    def logits(self, parameters: Any, images: jax.Array) -> jax.Array: ...
+
+    def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
+        """Write the task's artifact."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepEvent:
+    """Where a run stands; means are over the epoch so far."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    means: dict[str, float]
+    images_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochEvent:
+    """One finished epoch, as it was logged."""
+
+    folder: Path
+    row: dict[str, Any]
+
+
+class Observer(Protocol):
+    """Whoever wants to show a run while it goes."""
+
+    def on_step(self, event: StepEvent) -> None: ...
+
+    def on_epoch(self, event: EpochEvent) -> None: ...
+
+
+class StoppedError(Exception):
+    """The user stopped a run; it was saved and can be resumed."""
+
+
+class DivergedError(UserError):
+    """The loss is no longer a number."""
+
+
+def fit(
+    task: Task,
+    config: Config,
+    dataset: Dataset,
+    folder: Path,
+    *,
+    resume: bool = False,
+    observers: Sequence[Observer] = (),
+) -> State:
+    """Train a task to the end of its epochs, or of a resumed run's."""
+    devices = Devices()
+    devices.require_divisible(config.train.batch_size, "train.batch_size")
+    with TrainBatches(
+        dataset.train,
+        config.augment,
+        config.data,
+        batch_size=config.train.batch_size,
+        seed=config.seed,
+        classes=config.model.classes,
+        shard=(config.distributed.process, config.distributed.processes),
+    ) as batches:
+        run = _Run(task, config, dataset, folder, devices, batches, observers)
+        run.prepare(resume=resume)
+        with _stop_requests() as stop_requested:
+            run.go(stop_requested)
+        return run.state
+
+
+class _Run:
+    """One call of `fit`: its compiled step, its state and its files."""
+
+    def __init__(
+        self,
+        task: Task,
+        config: Config,
+        dataset: Dataset,
+        folder: Path,
+        devices: Devices,
+        batches: TrainBatches,
+        observers: Sequence[Observer],
+    ) -> None:
+        self.task, self.config, self.dataset, self.folder = task, config, dataset, folder
+        self.devices, self.batches, self.observers = devices, batches, observers
+        self.steps_per_epoch = batches.steps_per_epoch
+        self.total_steps = config.train.epochs * self.steps_per_epoch
+        self.schedule = learning_rate(config.train, self.steps_per_epoch)
+        self.train_step = make_step(task, config, self.steps_per_epoch, devices)
+        self.evaluate = Evaluator(task.logits, devices, config.train.eval_batch_size)
+        self.saved_at = time.monotonic()
+        self.rate = _Rate(config.train.batch_size)
+
+    def prepare(self, *, resume: bool) -> None:
+        """Make or read the state, and see that its files will fit on the disk."""
+        initial = initial_state(self.task, self.config, self.steps_per_epoch)
+        size_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(initial))
+        # two states at once while one replaces the other, and the artifact
+        require_room(self.folder, 3 * size_bytes)
+        if resume:
+            initial = load_state(self.folder / STATE, initial, self.config)
+        self.state = self.devices.copy(initial)
+        self.step = int(self.state.step)
+
+    def go(self, stop_requested: Callable[[], bool]) -> None:
+        if self.devices.is_writer:
+            self.log = RunLog(self.folder, step=self.step)
+        try:
+            while self.step < self.total_steps:
+                self._epoch(*divmod(self.step, self.steps_per_epoch), stop_requested)
+        finally:
+            if self.devices.is_writer:
+                self.log.close()
+
+    def _epoch(self, epoch: int, start: int, stop_requested: Callable[[], bool]) -> None:
+        previous_loss = None
+        for batch in self.batches.batches(epoch, start):
+            self.state, loss = self.train_step(self.state, self.devices.from_local(batch))
+            self.step += 1
+            if previous_loss is not None:  # lets one step queue behind the one that runs
+                previous_loss.block_until_ready()
+            previous_loss = loss
+            if self.rate.tick():
+                self._tell(epoch)
+            if self.step % self.steps_per_epoch:  # an epoch's last step is saved with its log row
+                self._maybe_save(stop_requested)
+        self._end_epoch(epoch)
+        self._maybe_save(stop_requested)
+
+    def _tell(self, epoch: int) -> None:
+        event = StepEvent(
+            epoch=epoch,
+            epochs=self.config.train.epochs,
+            step=self.step,
+            steps=self.total_steps,
+            means=self._means(),
+            images_per_s=self.rate.images_per_s,
+        )
+        for observer in self.observers:
+            observer.on_step(event)
+
+    def _maybe_save(self, stop_requested: Callable[[], bool]) -> None:
+        stop, finished = stop_requested(), self.step == self.total_steps
+        age_s = time.monotonic() - self.saved_at
+        if stop or finished or age_s > 60 * self.config.train.checkpoint_every_minutes:
+            self._save()
+        if stop and not finished:
+            raise StoppedError(f"stopped after step {self.step} of {self.total_steps}")
+
+    def _end_epoch(self, epoch: int) -> None:
+        done = epoch + 1
+        row = {
+            "epoch": done,
+            "step": self.step,
+            **{f"train_{name}": value for name, value in self._means().items()},
+            "learning_rate": float(self.schedule(self.step - 1)),
+            "images_per_s": round(self.rate.images_per_s, 1),
+        }
+        if done % self.config.train.eval_every_epochs == 0 or self.step == self.total_steps:
+            evaluation = self.evaluate(self.state.parameters, self.dataset.test, self.config.data)
+            row |= {
+                "test_top1": evaluation.top1,
+                "test_top5": evaluation.top5,
+                "test_loss": evaluation.loss,
+            }
+            if self.devices.is_writer:
+                self.task.save(self.folder, jax.device_get(self.state.parameters), evaluation)
+            self.rate.pause()
+        sums = jax.tree.map(jnp.zeros_like, self.state.sums)
+        self.state = self.state._replace(sums=self.devices.copy(sums))
+        if self.devices.is_writer:
+            self.log.write(row)
+            for observer in self.observers:
+                observer.on_epoch(EpochEvent(folder=self.folder, row=row))
+    def _means(self) -> dict[str, float]:
+        sums = {name: float(value) for name, value in self.state.sums.items()}
+        images = sums.pop("images")
+        means = {name: value / images for name, value in sums.items()}
+        if not math.isfinite(means["loss"]):
+            raise DivergedError(
+                f"the loss is not finite at step {self.step}: the training diverged; "
+                "lower train.learning_rate or set train.clip_norm"
+            )
+        return means
+
+    def _save(self) -> None:
+        if self.devices.is_writer:
+            save_state(self.folder / STATE, jax.device_get(self.state), self.config)
+        self.saved_at = time.monotonic()
+
+
+def initial_state(task: Task, config: Config, steps_per_epoch: int) -> State:
+    optimizer = make_optimizer(config.train, steps_per_epoch)
+    parameters = task.init(config.seed)
+    batch = jax.eval_shape(lambda: _empty_batch(config))
+    metrics = jax.eval_shape(task.loss, parameters, batch, jax.random.key(0))[1]
+    sums = {name: jnp.zeros((), jnp.float32) for name in ("images", "loss", *metrics)}
+    return State.initial(parameters, optimizer.init(parameters), sums)
+
+
+def make_step(
+    task: Task, config: Config, steps_per_epoch: int, devices: Devices
+) -> Callable[[State, Batch], tuple[State, jax.Array]]:
+    """Compile one update. The old state's memory is reused for the new one."""
+    optimizer = make_optimizer(config.train, steps_per_epoch)
+    key = jax.random.key(config.seed)
+
+    def step(state: State, batch: Batch) -> tuple[State, jax.Array]:
+        rng = jax.random.fold_in(key, state.step)
+        (loss, metrics), gradients = jax.value_and_grad(task.loss, has_aux=True)(
+            state.parameters, batch, rng
+        )
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.parameters)
+        parameters = task.project(optax.apply_updates(state.parameters, updates))
+        images = batch.images.shape[0]
+        added = {"images": jnp.float32(images), "loss": loss * images, **metrics}
+        sums = {name: state.sums[name] + added[name] for name in state.sums}
+        return State(parameters, optimizer_state, state.step + 1, sums), loss
+
+    return jax.jit(step, donate_argnums=0, out_shardings=devices.copied)
+
+
+def _empty_batch(config: Config) -> Batch:
+    size, batch = config.model.image_size, config.train.batch_size
+    return Batch(
+        images=jnp.zeros((batch, size, size, config.model.channels)),
+        targets=jnp.zeros((batch, config.model.classes)),
+        labels=jnp.zeros((batch,), jnp.int32),
+    )
+
+
+class _Rate:
+    """Images per second since the last pause, told about twice a second."""
+
+    def __init__(self, batch_size: int, interval_s: float = 0.5) -> None:
+        self._batch_size, self._interval_s = batch_size, interval_s
+        self.images_per_s = 0.0
+        self.pause()
+
+    def pause(self) -> None:
+        """Forget time spent on something else, such as an evaluation."""
+        self._steps, self._started = 0, None
+        self._told = 0.0
+
+    def tick(self) -> bool:
+        now = time.perf_counter()
+        if self._started is None:  # the first step compiles
+            self._started = now
+            return False
+        self._steps += 1
+        self.images_per_s = self._steps * self._batch_size / (now - self._started)
+        if now - self._told < self._interval_s:
+            return False
+        self._told = now
+        return True
+
+
+@contextmanager
+def _stop_requests() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or SIGTERM into a request; a second Ctrl-C interrupts at once."""
+    requested = False
+
+    def request(number: int, frame: Any) -> None:
+        nonlocal requested
+        if requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        requested = True
+
+    try:
+        before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals belong to someone else
+        yield lambda: False
+        return
+    try:
+        yield lambda: requested
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,84 @@
+"""What a run must remember to go on exactly where it stopped."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors.numpy import save_file
+
+from mpcvit.checkpoint import digest, read_tensors
+from mpcvit.config import Config, to_plain
+from mpcvit.errors import UserError
+from mpcvit.storage import read_json, replacing
+
+FORMAT = "mpcvit-state/1"
+
+
+class State(NamedTuple):
+    """Parameters, optimiser, step, and the running sums of the epoch at hand."""
+
+    parameters: Any
+    optimizer: Any
+    step: jax.Array
+    sums: dict[str, jax.Array]
+
+    @classmethod
+    def initial(cls, parameters: Any, optimizer: Any, sums: dict[str, jax.Array]) -> "State":
+        return cls(parameters, optimizer, jnp.zeros((), jnp.int32), sums)
+
+
+def save_state(path: Path, state: State, config: Config) -> None:
+    tensors = {name: np.asarray(leaf) for name, leaf in _named_leaves(state).items()}
+    metadata = {
+        "format": FORMAT,
+        "config": json.dumps(_lasting(config)),
+        "digest": digest(tensors),
+    }
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata)
+
+
+def load_state(path: Path, like: State, config: Config) -> State:
+    """Read a state that fits `like`, from a run of the same configuration."""
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != FORMAT or metadata.get("digest") != digest(tensors):
+        raise UserError(f"{path} is damaged or of another version; start again with --fresh")
+    before, now = read_json(metadata["config"], str(path)), _lasting(config)
+    if before != now:
+        raise UserError(
+            f"{path} belongs to a run with another configuration: {_first_difference(before, now)}; "
+            "use the same configuration, or start again with --fresh"
+        )
+    expected = {name: leaf.shape for name, leaf in _named_leaves(like).items()}
+    if expected != {name: tensor.shape for name, tensor in tensors.items()}:
+        raise UserError(f"{path} holds parameters of another model; start again with --fresh")
+    leaves = [tensors[name] for name in expected]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _named_leaves(state: State) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+
+
+def _lasting(config: Config) -> dict[str, Any]:
+    """What decides the result of a run: not paths, workers or how often it saves."""
+    plain = to_plain(config)
+    for section, key in (
+        *(("data", "path"), ("data", "source"), ("data", "workers")),
+        *(("train", "eval_batch_size"), ("train", "checkpoint_every_minutes")),
+    ):
+        del plain[section][key]
+    del plain["distributed"], plain["name"]
+    return plain
+
+
+def _first_difference(before: Any, now: Any, path: str = "") -> str:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in (*now, *before):
+            if before.get(key) != now.get(key):
+                return _first_difference(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
+    return f"'{path}' was {json.dumps(before)} and is {json.dumps(now)}"

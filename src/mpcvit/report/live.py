@@ -1,0 +1,91 @@
+"""Progress on the terminal: a bar while something runs, a line per epoch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from mpcvit.optim.loop import EpochEvent, StepEvent
+
+# Bars go to standard error, so that standard output holds results alone.
+console = Console(stderr=True)
+
+
+def _progress(*extra: ProgressColumn) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *extra,
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        # A log file wants lines, not a bar drawn again and again.
+        disable=not console.is_terminal,
+    )
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[str, int, int], None]]:
+    """Show (what, done, total) as bars, one for each `what`."""
+    tasks: dict[str, TaskID] = {}
+    with _progress() as progress:
+
+        def update(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield update
+
+
+class LiveProgress:
+    """Shows a training run: loss, accuracy, images per second, time left."""
+
+    def __init__(self) -> None:
+        self._progress = _progress(TextColumn("{task.fields[state]}"))
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> "LiveProgress":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def on_step(self, event: StepEvent) -> None:
+        state = " ".join(f"{name} {value:.3f}" for name, value in event.means.items())
+        state += f" {event.images_per_s:,.0f} images/s"
+        if self._task is None:
+            self._task = self._progress.add_task("", total=event.steps, completed=event.step, state=state)
+        self._progress.update(
+            self._task,
+            description=f"epoch {event.epoch + 1}/{event.epochs}",
+            completed=event.step,
+            state=state,
+        )
+
+    def on_epoch(self, event: EpochEvent) -> None:
+        row = event.row
+        line = f"epoch {row['epoch']:>3}  train loss {row['train_loss']:.4f}"
+        if "test_top1" in row:
+            line += f"  test loss {row['test_loss']:.4f}  top-1 {100 * row['test_top1']:.2f} %"
+        console.print(f"{line}  {row['images_per_s']:,.0f} images/s", highlight=False)

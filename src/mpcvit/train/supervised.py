@@ -1,0 +1,92 @@
+"""Plain training: an architecture from scratch, on labels alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mpcvit.arch import Architecture
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.config import Config, to_plain
+from mpcvit.data import Batch, Dataset
+from mpcvit.model.vit import ViT, init_parameters
+from mpcvit.optim.devices import DTYPES
+from mpcvit.optim.evaluate import Evaluation
+from mpcvit.optim.loop import Metrics, Observer, fit
+from mpcvit.optim.losses import cross_entropy, in_top
+from mpcvit.records import Environment, Provenance
+
+MODEL = "model.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised:
+    """The task of learning labels."""
+
+    config: Config
+    architecture: Architecture
+    classes: tuple[str, ...]
+    data_fingerprint: str
+
+    @property
+    def _model(self) -> ViT:
+        return ViT(
+            self.config.model, self.architecture, dtype=DTYPES[self.config.train.precision]
+        )
+
+    def init(self, seed: int) -> Any:
+        return init_parameters(self.config.model, self.architecture, seed)
+
+    def loss(self, parameters: Any, batch: Batch, rng: jax.Array) -> tuple[jax.Array, Metrics]:
+        logits, _ = self._model.apply(
+            {"params": parameters}, batch.images, train=True, rngs={"dropout": rng}
+        )
+        loss = cross_entropy(logits, batch.targets).mean()
+        return loss, {"top1": in_top(logits, jnp.argmax(batch.targets, axis=-1), 1).sum()}
+
+    def project(self, parameters: Any) -> Any:
+        return parameters
+
+    def logits(self, parameters: Any, images: jax.Array) -> jax.Array:
+        return self._model.apply({"params": parameters}, images)[0]
+
+    def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
+        Checkpoint(
+            model=self.config.model,
+            architecture=self.architecture,
+            data=self.config.data,
+            classes=self.classes,
+            parameters=parameters,
+            provenance=Provenance(
+                origin="trained",
+                environment=Environment.here(),
+                config=to_plain(self.config),
+                data_fingerprint=self.data_fingerprint,
+                metrics={"test_top1": evaluation.top1, "test_top5": evaluation.top5, "test_loss": evaluation.loss},
+            ),
+        ).save(folder / MODEL)
+
+
+def train(
+    config: Config,
+    dataset: Dataset,
+    folder: Path,
+    *,
+    architecture: Architecture | None = None,
+    resume: bool = False,
+    observers: Sequence[Observer] = (),
+) -> Checkpoint:
+    """Train from scratch (or resume) and give the final checkpoint."""
+    model = config.model
+    task = Supervised(
+        config=config,
+        architecture=architecture
+        or Architecture.uniform(model.attention, depth=model.depth, heads=model.heads),
+        classes=dataset.classes,
+        data_fingerprint=dataset.fingerprint,
+    )
+    fit(task, config, dataset, folder, resume=resume, observers=observers)
+    return Checkpoint.load(folder / MODEL)

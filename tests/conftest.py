@@ -1,0 +1,28 @@
+"""Strictness for every test."""
+
+import os
+
+# Several devices, so that sharding is tested where there is only a CPU; and little
+# optimisation, as small programs spend their time in the compiler.
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    " --xla_llvm_disable_expensive_passes=true"
+)
+
+import jax
+import pytest
+from hypothesis import settings
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# Time limits per example say more about a shared machine than about the code.
+settings.register_profile("mpcvit", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("mpcvit")
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path_factory, monkeypatch):
+    """Decoded data stays inside the test run."""
+    folder = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("MPCVIT_CACHE", str(folder))
+    return folder

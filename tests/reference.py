@@ -1,0 +1,155 @@
+"""The model again, in plain float64 NumPy, written from the formulas.
+
+Nothing here shares code with the package: loops over heads and rows, no
+grouping, no fusing, no linear order.
+"""
+
+import math
+
+import numpy as np
+
+from mpcvit.arch import AttentionKind, MlpForm
+from mpcvit.config import Activation, BlockForm, Pooling
+
+_erf = np.vectorize(math.erf)
+
+
+def relu(x):
+    return np.maximum(x, 0.0)
+
+
+def softmax_row(s):
+    e = np.exp(s - s.max())
+    return e / e.sum()
+
+
+def the_x_inverse(r, tokens, parameters):
+    x = np.array([r / tokens])
+    for name in ("hidden_0", "hidden_1"):
+        x = relu(x @ parameters[name]["kernel"] + parameters[name]["bias"])
+    return (x @ parameters["output"]["kernel"] + parameters["output"]["bias"])[0] / tokens
+
+
+def weights_row(kind, s, config, parameters=None):
+    """Attention weights of one row of scores."""
+    if kind in (AttentionKind.SOFTMAX, AttentionKind.LINFORMER):
+        return softmax_row(s)
+    if kind is AttentionKind.RELU:
+        return relu(s)
+    if kind is AttentionKind.RELU6:
+        return np.minimum(relu(s), 6.0)
+    if kind is AttentionKind.SPARSEMAX:
+        return np.array([1.0 if t > 1 else 0.0 if t < -1 else (t + 1) / 2 for t in s])
+    if kind is AttentionKind.SQUARE:
+        return s * s
+    if kind is AttentionKind.QUAD2:
+        q = (s + config.quad2_offset) ** 2
+        return q / (q.sum() + config.attention_eps)
+    if kind is AttentionKind.SCALING:
+        return s / len(s)
+    if kind is AttentionKind.RELU_SOFTMAX:
+        return relu(s) / (relu(s).sum() + config.attention_eps)
+    if kind is AttentionKind.THE_X:
+        r = relu((s / 2 + 1) ** 3).sum()
+        return s * the_x_inverse(r, config.tokens, parameters["inverse"])
+    raise AssertionError(kind)
+
+
+def row_output(kind, q, k, v, head, config, parameters):
+    """Output of one query row."""
+    if kind is AttentionKind.XNORM:
+        gamma = parameters["gamma"][head]
+        kv = k.T @ v
+        kv = gamma * kv / np.sqrt((kv**2).sum(axis=1, keepdims=True) + 1e-12)
+        return (gamma * q / np.sqrt((q**2).sum() + 1e-12)) @ kv
+    if kind is AttentionKind.LINFORMER:
+        k, v = parameters["key_projection"] @ k, parameters["value_projection"] @ v
+    s = np.array([q @ key for key in k]) / math.sqrt(len(q))
+    return weights_row(kind, s, config, parameters) @ v
+
+
+def attention(x, layer, config, parameters):
+    tokens, width = x.shape
+    qkv = x @ parameters["qkv"]["kernel"]
+    if config.qkv_bias:
+        qkv = qkv + parameters["qkv"]["bias"]
+    out = np.zeros((tokens, width))
+    for head, choice in enumerate(layer.heads):
+        columns = slice(head * config.head_dim, (head + 1) * config.head_dim)
+        q, k, v = (qkv[:, part * width : (part + 1) * width][:, columns] for part in range(3))
+        for row in range(tokens):
+            kind = choice[row] if isinstance(choice, tuple) else choice
+            out[row, columns] = row_output(kind, q[row], k, v, head, config, parameters)
+    return out @ parameters["proj"]["kernel"] + parameters["proj"]["bias"]
+
+
+def activate(activation, x):
+    if activation is Activation.GELU:
+        return x * 0.5 * (1 + _erf(x / math.sqrt(2)))
+    if activation is Activation.GELU_TANH:
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    if activation is Activation.GELU_SIGMOID:
+        return x / (1 + np.exp(-1.702 * x))
+    if activation is Activation.RELU:
+        return relu(x)
+    return x**2 / 8 + x / 4 + 0.5
+
+
+def mlp(x, layer, config, parameters):
+    rows = []
+    for token, row in enumerate(x):
+        form = layer.mlp[token] if isinstance(layer.mlp, tuple) else layer.mlp
+        hidden = row @ parameters["up"]["kernel"] + parameters["up"]["bias"]
+        if form is MlpForm.ACTIVATED:
+            hidden = activate(config.activation, hidden)
+        y = hidden @ parameters["down"]["kernel"] + parameters["down"]["bias"]
+        rows.append(relu(y) if form in (MlpForm.LINEAR_RELU, MlpForm.FUSED_RELU) else y)
+    return np.stack(rows)
+
+
+def norm(x, parameters, eps):
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + eps) * parameters["scale"] + parameters["bias"]
+
+
+def embed(image, config, parameters):
+    p = config.patch_size
+    side = config.image_size // p
+    patches = [
+        image[r * p : (r + 1) * p, c * p : (c + 1) * p].reshape(-1)
+        for r in range(side)
+        for c in range(side)
+    ]
+    x = np.stack(patches) @ parameters["patch"]["kernel"] + parameters["patch"]["bias"]
+    if config.pooling is Pooling.CLASS:
+        x = np.concatenate([parameters["class_token"][None], x])
+    return x + parameters["position"]
+
+
+def vit(images, config, architecture, parameters):
+    """Logits [batch, classes]."""
+    parameters = _float64(parameters)
+    logits = []
+    for image in np.asarray(images, np.float64):
+        x = embed(image, config, parameters["embed"])
+        for index, layer in enumerate(architecture.layers):
+            own = parameters[f"blocks_{index}"]
+            x1 = norm(x, own["norm1"], config.norm_eps)
+            x = x + attention(x1, layer, config, own["attention"])
+            if config.block is BlockForm.LITE:
+                x = norm(x, own["norm2"], config.norm_eps)
+                x = x + mlp(x, layer, config, own["mlp"])
+            else:
+                x2 = norm(x, own["norm2"], config.norm_eps)
+                x = x + mlp(x2, layer, config, own["mlp"])
+        x = norm(x, parameters["norm"], config.norm_eps)
+        pooled = x[0] if config.pooling is Pooling.CLASS else x.mean(axis=0)
+        logits.append(pooled @ parameters["head"]["kernel"] + parameters["head"]["bias"])
+    return np.stack(logits)
+
+
+def _float64(tree):
+    if isinstance(tree, dict):
+        return {name: _float64(branch) for name, branch in tree.items()}
+    return np.asarray(tree, np.float64)

@@ -1,0 +1,160 @@
+"""timm's checkpoints beyond the golden ones."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from mpcvit.config import Activation
+from mpcvit.errors import UserError
+from mpcvit.foreign import read_foreign, timm
+from mpcvit.foreign.model import Options, Source
+from mpcvit.foreign.tensor import Tensor
+
+
+def describe(tree, path=""):
+    if isinstance(tree, dict):
+        return {k: v for name in tree for k, v in describe(tree[name], f"{path}/{name}").items()}
+    return {path: tree.tobytes()}
+
+
+def network(width) -> dict[str, Tensor]:
+    """One block, patches of 1 in an image of 1."""
+    shapes = {"cls_token": (1, 1, width), "pos_embed": (1, 2, width)}
+    shapes |= {"patch_embed.proj.weight": (width, 3, 1, 1), "patch_embed.proj.bias": (width,)}
+    linears = {"attn.qkv": (3, 1), "attn.proj": (1, 1), "mlp.fc1": (1, 1), "mlp.fc2": (1, 1)}
+    for name, (out, inputs) in linears.items():
+        shapes[f"blocks.0.{name}.weight"] = (out * width, inputs * width)
+        shapes[f"blocks.0.{name}.bias"] = (out * width,)
+    for name in ("blocks.0.norm1", "blocks.0.norm2", "norm"):
+        shapes |= {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+    shapes |= {"head.weight": (2, width), "head.bias": (2,)}
+    return {name: zeros(shape) for name, shape in shapes.items()}
+
+
+def zeros(shape) -> Tensor:
+    return Tensor(shape, "float32", lambda: np.zeros(shape, np.float32))
+
+
+def convert(width, config=None, **options):
+    source = Source(origin="file", tensors=network(width), config=config or {})
+    return timm.convert(source, Options(**options))
+
+
+def test_file_alone_needs_heads(golden):
+    path = golden / "timm_class" / "model.safetensors"
+    with pytest.raises(UserError, match="add --heads"):
+        read_foreign(path)
+    alone, folder = read_foreign(path, heads=3), read_foreign(golden / "timm_class")
+    assert alone.model == folder.model
+    assert describe(alone.parameters) == describe(folder.parameters)
+    assert (alone.mean, alone.classes) == (None, ("0", "1", "2", "3", "4"))
+
+
+def test_safetensors_and_torch_files_read_alike(golden, edited):
+    folder = edited("timm_mean")
+    assert describe(read_foreign(folder).parameters) == describe(
+        read_foreign(golden / "timm_mean").parameters
+    )
+
+
+@pytest.mark.parametrize(("width", "heads"), [(192, 3), (384, 6), (768, 12)])
+def test_standard_widths_imply_heads(width, heads):
+    assert convert(width).model.heads == heads
+    assert convert(width, heads=2).model.heads == 2
+
+
+@pytest.mark.parametrize(
+    ("architecture", "heads"),
+    [("vit_tiny_patch16_224", 3), ("deit_small_patch16_224", 6), ("test_vit", 2)],
+)
+def test_architecture_implies_heads(architecture, heads):
+    assert convert(48, {"architecture": architecture}).model.heads == heads
+    with pytest.raises(UserError, match=f"has {heads} heads"):
+        convert(48, {"architecture": architecture}, heads=4)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    ["vit_base_patch16_siglip_gap_256", "deit3_small_patch16_224", "flexivit_base", "resnet50", 7],
+)
+def test_other_architectures_are_refused(architecture):
+    with pytest.raises(UserError, match="not one of its plain ViTs"):
+        convert(48, {"architecture": architecture}, heads=3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["reg_token", "dist_token", "blocks.0.ls1.gamma", "blocks.0.attn.q_norm.weight"]
+    + ["fc_norm.weight", "norm_pre.weight", "head_dist.weight", "blocks.0.mlp.fc1_g.weight"],
+)
+def test_relatives_with_other_parts_are_refused(name, edited):
+    folder = edited("timm_class", {name: np.ones(24, np.float32)})
+    with pytest.raises(UserError, match=f"also has {name}$"):
+        read_foreign(folder)
+
+
+def test_model_without_classifier_is_refused(edited):
+    with pytest.raises(UserError, match=r"lacks head\.weight, head\.bias$"):
+        read_foreign(edited("timm_class", {"head.weight": None, "head.bias": None}))
+
+
+def test_positions_without_class_token_are_refused(edited):
+    folder = edited("timm_class", {"pos_embed": np.ones((1, 16, 24), np.float32)})
+    with pytest.raises(UserError, match="15 patches, which do not make a square"):
+        read_foreign(folder)
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "report"),
+    [
+        ("timm_class", {"global_pool": "avg"}, "pools by 'avg', but only 'token'"),
+        ("timm_class", {"model_args": {"global_pool": "map"}}, "pools by 'map'"),
+        ("timm_class", {"model_args": {"norm_layer": "rmsnorm"}}, r"model_args\.norm_layer"),
+        ("timm_class", {"model_args": {"act_layer": "silu"}}, "act_layer 'silu'"),
+        ("timm_class", {"model_args": {"num_heads": "3"}}, "must be a whole number"),
+        ("timm_class", {"model_args": {"num_heads": 0}}, "heads must be positive"),
+        ("timm_class", {"model_args": [1]}, "'model_args' .* must be an object"),
+        ("timm_mean", {"model_args": {}, "global_pool": "max"}, "pools by 'max', but only 'avg'"),
+        ("timm_mean", {"model_args": {}, "global_pool": None}, "does not say how it pools"),
+    ],
+)
+def test_configurations_that_change_the_formula_are_refused(case, config, report, edited):
+    with pytest.raises(UserError, match=report):
+        read_foreign(edited(case, config=config))
+
+
+def test_activation_is_read(edited):
+    arguments = {"num_heads": 3, "act_layer": "gelu_tanh"}
+    foreign = read_foreign(edited("timm_class", config={"model_args": arguments}))
+    assert foreign.model.activation is Activation.GELU_TANH
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ({"1": "b", "0": "a"}, ("a", "b")),
+        (["a", "b"], ("a", "b")),
+        (["a", "b", "c"], ("0", "1")),  # not of this head
+        ({"0": "a", "2": "b"}, ("0", "1")),
+        ([1, 2], ("0", "1")),
+    ],
+)
+def test_labels_come_as_list_or_object(labels, classes):
+    config = {"architecture": "vit_tiny_patch16_224", "label_names": labels}
+    assert convert(48, config).classes == classes
+
+
+def test_older_configuration_has_no_sections():
+    flat = {"architecture": "vit_tiny_patch16_224", "mean": [0.1, 0.2, 0.3], "std": [1, 1, 1]}
+    foreign = convert(48, {**flat, "crop_pct": 0.875})
+    assert (foreign.mean, foreign.eval_crop) == ((0.1, 0.2, 0.3), 0.875)
+
+
+def test_bfloat16_of_safetensors_is_read(golden, tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    tensors = load_file(golden / "timm_class" / "model.safetensors")
+    rounded = {name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()}
+    save_file(rounded, tmp_path / "half.safetensors")
+    made = read_foreign(tmp_path / "half.safetensors", heads=3).parameters["head"]["kernel"]
+    assert made.dtype == np.float32
+    np.testing.assert_array_equal(made, rounded["head.weight"].astype(np.float32).T)

@@ -1,0 +1,184 @@
+"""The model against the NumPy reference, for every kind, form and granularity."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.config import Activation, BlockForm, Pooling
+from mpcvit.errors import UserError
+from mpcvit.model.vit import ViT
+from tests import reference
+from tests.models import perturbed_parameters, random_images, small_config
+from tests.tolerances import F32, assert_close
+
+K = AttentionKind
+TOKENS = small_config().tokens
+
+
+def run(config, architecture, parameters, images, dtype=jnp.float32):
+    return jax.jit(ViT(config, architecture, dtype=dtype).apply)({"params": parameters}, images)
+
+
+def check(config, architecture):
+    parameters = perturbed_parameters(config, architecture)
+    images = random_images(config, batch=2)
+    logits, _ = run(config, architecture, parameters, images)
+    assert_close(logits, reference.vit(images, config, architecture, parameters), F32)
+
+
+def uniform(config, kind=K.SOFTMAX, mlp=MlpForm.ACTIVATED):
+    return Architecture.uniform(kind, depth=config.depth, heads=config.heads, mlp=mlp)
+
+
+@pytest.mark.parametrize("kind", K)
+@pytest.mark.parametrize("block", BlockForm)
+def test_every_kind(kind, block):
+    config = small_config(block=block, attention_eps=1e-5)
+    check(config, uniform(config, kind))
+
+
+@pytest.mark.parametrize("activation", Activation)
+@pytest.mark.parametrize("pooling", Pooling)
+def test_every_activation_and_pooling(activation, pooling):
+    config = small_config(activation=activation, pooling=pooling, qkv_bias=True)
+    check(config, uniform(config))
+
+
+@pytest.mark.parametrize("form", MlpForm)
+def test_every_mlp_form(form):
+    config = small_config()
+    check(config, uniform(config, mlp=form))
+
+
+def test_all_kinds_mixed_over_heads_rows_and_tokens():
+    config = small_config()
+    rows = tuple(list(K)[index % len(K)] for index in range(TOKENS))
+    forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(TOKENS))
+    check(
+        config,
+        Architecture(
+            layers=(
+                LayerArchitecture(heads=(K.SCALING, rows, K.SCALING), mlp=forms),
+                LayerArchitecture(heads=(rows, K.RELU_SOFTMAX, tuple(reversed(rows)))),
+            )
+        ),
+    )
+
+
+def test_tolerance_has_teeth():
+    config = small_config()
+    architecture = uniform(config, K.RELU_SOFTMAX)
+    parameters = perturbed_parameters(config, architecture)
+    images = random_images(config, batch=2)
+    logits = reference.vit(images, config, architecture, parameters)
+    moved = jax.tree.map(np.copy, parameters)
+    moved["blocks_1"]["attention"]["qkv"]["kernel"][0, 0] += 0.01
+    with pytest.raises(AssertionError):
+        assert_close(reference.vit(images, config, architecture, moved), logits, F32)
+
+
+def test_intermediates_have_names_and_shapes():
+    config = small_config()
+    layers = (LayerArchitecture(heads=(K.SOFTMAX, K.SCALING, K.SOFTMAX)),) * 2
+    architecture = Architecture(layers=layers)
+    parameters = perturbed_parameters(config, architecture)
+    _, named = run(config, architecture, parameters, random_images(config, 5))
+    assert named["features"].shape == (5, TOKENS, config.width)
+    assert len(named["blocks"]) == config.depth
+    block = named["blocks"][0]
+    assert block["attention"].shape == block["output"].shape == (5, TOKENS, config.width)
+    # scaling heads run in linear order, and so form no scores
+    assert {name: x.shape for name, x in block["scores"].items()} == {
+        "softmax/heads=0,2": (5, 2, TOKENS, TOKENS)
+    }
+
+
+def test_scaling_forms_no_quadratic_product():
+    """Without softmax heads nothing of size tokens x tokens may appear."""
+    config = small_config()
+
+    def has_scores(kind):
+        architecture = uniform(config, kind)
+        parameters = perturbed_parameters(config, architecture)
+        program = jax.make_jaxpr(ViT(config, architecture).apply)(
+            {"params": parameters}, random_images(config, 2)
+        )
+        return f"{TOKENS},{TOKENS}]" in str(program)
+
+    assert has_scores(K.SOFTMAX)
+    assert not has_scores(K.SCALING)
+    assert not has_scores(K.XNORM)
+
+
+def test_fused_layer_multiplies_once():
+    config = small_config()
+
+    def hidden_tokens(form):
+        architecture = uniform(config, mlp=form)
+        parameters = perturbed_parameters(config, architecture)
+        program = jax.make_jaxpr(ViT(config, architecture).apply)(
+            {"params": parameters}, random_images(config, 2)
+        )
+        return f"2,{TOKENS},{config.hidden}]" in str(program)
+
+    assert hidden_tokens(MlpForm.LINEAR)
+    assert not hidden_tokens(MlpForm.FUSED)
+
+
+def test_training_differs_from_evaluation_only_by_chance():
+    config = small_config(attention_dropout=0.2, dropout=0.1, stochastic_depth=0.3)
+    architecture = uniform(config, K.SCALING)
+    parameters = perturbed_parameters(config, architecture)
+    images = random_images(config, batch=3)
+
+    @jax.jit
+    def train(seed):
+        rngs = {"dropout": jax.random.key(seed)}
+        model = ViT(config, architecture)
+        return model.apply({"params": parameters}, images, train=True, rngs=rngs)[0]
+
+    assert np.array_equal(train(0), train(0))
+    assert not np.allclose(train(0), train(1), atol=1e-3)
+
+
+def test_dropout_keeps_the_mean_and_the_rate():
+    from mpcvit.model.layers import dropout
+
+    x = dropout(jax.random.key(3), jnp.ones((400, 500)), 0.1)
+    # 200,000 draws: five standard deviations of the share are 0.0034
+    assert abs(float((x == 0).mean()) - 0.1) < 0.0034
+    assert abs(float(x.mean()) - 1) < 0.004
+
+
+def test_every_block_starts_from_its_own_values():
+    config = small_config()
+    from mpcvit.model.vit import init_parameters
+
+    parameters = init_parameters(config, uniform(config), seed=0)
+    first, second = (
+        parameters[f"blocks_{index}"]["attention"]["qkv"]["kernel"] for index in range(2)
+    )
+    assert not np.allclose(first, second)
+
+
+def test_foreign_architecture_is_refused():
+    config = small_config()
+    architecture = Architecture.uniform(K.SOFTMAX, depth=2, heads=5)
+    with pytest.raises(UserError, match="has 5 heads, but the model has 3"):
+        ViT(config, architecture).init(jax.random.key(0), random_images(config, 1))
+
+
+@pytest.mark.parametrize("kind", K)
+def test_bfloat16_stays_near_float32(kind):
+    config = small_config(attention_eps=1e-5)
+    architecture = uniform(config, kind)
+    parameters = perturbed_parameters(config, architecture)
+    images = random_images(config, batch=2)
+    exact, _ = run(config, architecture, parameters, images)
+    half, _ = run(config, architecture, parameters, images, jnp.bfloat16)
+    assert half.dtype == jnp.float32
+    # 8 bits of mantissa over two layers
+    assert_close(half, exact, 0.1)
+    assert not np.array_equal(half, exact)

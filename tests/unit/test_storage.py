@@ -1,0 +1,42 @@
+"""Files are whole or absent."""
+
+import pytest
+
+from mpcvit.errors import UserError
+from mpcvit.storage import replacing, require_room, write_text
+
+
+def test_failure_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+
+    def fail():
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_full_disk_says_so(tmp_path):
+    with pytest.raises(UserError, match="No space left on device"), replacing(tmp_path / "x") as _:
+        # the kernel's own always-full device
+        with open("/dev/full", "wb", buffering=0) as full:
+            full.write(b"1")
+
+
+def test_a_file_where_a_folder_should_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"):
+        write_text(tmp_path / "file" / "below.txt", "text")
+    with pytest.raises(UserError, match="cannot write into"):
+        require_room(tmp_path / "file", 1)
+
+
+def test_too_little_room(tmp_path):
+    require_room(tmp_path, 1)
+    with pytest.raises(UserError, match="MB are needed"):
+        require_room(tmp_path, 10**18)
