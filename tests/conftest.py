@@ -9,11 +9,8 @@ os.environ["XLA_FLAGS"] = (
     " --xla_llvm_disable_expensive_passes=true"
 )
 
-import jax
 import pytest
 from hypothesis import settings
-
-jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # Time limits per example say more about a shared machine than about the code.
 settings.register_profile("mpcvit", deadline=None, derandomize=True, max_examples=50)

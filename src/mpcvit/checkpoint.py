@@ -47,7 +47,7 @@ class Checkpoint:
 
     @property
     def parameter_count(self) -> int:
-        return sum(tensor.size for tensor in flatten_dict(self.parameters).values())
+        return sum(tensor.size for tensor in flatten_parameters(self.parameters).values())
 
     def save(self, path: Path) -> None:
         tensors = flatten_parameters(self.parameters)
@@ -111,8 +111,7 @@ def flatten_parameters(parameters: Parameters) -> dict[str, np.ndarray]:
     >>> list(flatten_parameters({"head": {"bias": np.zeros(2)}}))
     ['head.bias']
     """
-    flat: Mapping[str, Any] = flatten_dict(parameters, sep=".")
-    return {name: np.ascontiguousarray(tensor) for name, tensor in flat.items()}
+    return {name: np.ascontiguousarray(leaf) for name, leaf in _flatten(parameters).items()}
 
 
 def digest(tensors: Mapping[str, np.ndarray]) -> str:
@@ -147,13 +146,11 @@ def _check(checkpoint: Checkpoint) -> None:
         )
     if len(checkpoint.data.mean) != model.channels:
         raise UserError(
-            f"the normalisation has {len(checkpoint.data.mean)} channels, the model {model.channels}"
+            f"the normalisation has {len(checkpoint.data.mean)} channels, "
+            f"but the model has {model.channels}"
         )
     tree = jax.eval_shape(lambda: init_parameters(model, architecture, seed=0))
-    expected = {name: leaf.shape for name, leaf in flatten_dict(tree, sep=".").items()}
-    found = {
-        name: tensor.shape for name, tensor in flatten_dict(checkpoint.parameters, sep=".").items()
-    }
+    expected, found = _shapes(tree), _shapes(checkpoint.parameters)
     if expected == found:
         return
     missing, unknown = (
@@ -170,6 +167,15 @@ def _check(checkpoint: Checkpoint) -> None:
         f"the parameters do not fit the model: '{name}' has shape {found[name]}, "
         f"but {expected[name]} is expected"
     )
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(leaf.shape) for name, leaf in _flatten(tree).items()}
+
+
+def _flatten(tree: Any) -> dict[str, Any]:
+    flat: Any = flatten_dict(tree, sep=".")
+    return flat
 
 
 def _list(names: list[str], most: int = 5) -> str:

@@ -388,7 +388,9 @@ def _apply(document: dict[str, Any], override: str) -> None:
 
 def _build(cls: type[Section], document: Any, prefix: str, origin: str) -> Section:
     if not isinstance(document, Mapping):
-        raise UserError(f"{origin}: '{prefix}' must be a section, not {json.dumps(document, default=str)}")
+        raise UserError(
+            f"{origin}: '{prefix}' must be a section, not {json.dumps(document, default=str)}"
+        )
     hints = typing.get_type_hints(cls)
     fields = {item.name: item for item in dataclasses.fields(typing.cast(Any, cls))}
     for key in document:
@@ -427,7 +429,9 @@ def _convert(hint: Any, value: Any, path: str, origin: str) -> Any:
         return float(value)
     if type(value) is hint:
         return value
-    raise UserError(f"{origin}: '{path}' must be {_name_hint(hint)}, not {json.dumps(value, default=str)}")
+    raise UserError(
+        f"{origin}: '{path}' must be {_name_hint(hint)}, not {json.dumps(value, default=str)}"
+    )
 
 
 def _convert_tuple(hint: Any, value: Any, path: str, origin: str) -> tuple[Any, ...]:

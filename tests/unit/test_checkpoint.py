@@ -104,7 +104,7 @@ def test_bad_metadata_is_refused(path, changes, message):
 def test_parameters_of_another_architecture_are_refused(path):
     other = Architecture.uniform(K.SOFTMAX, depth=2, heads=3)
     edit_metadata(path, architecture=other.to_json())
-    with pytest.raises(UserError, match="not expected blocks_0.attention.inverse"):
+    with pytest.raises(UserError, match=r"not expected blocks_0\.attention\.inverse"):
         Checkpoint.load(path)
 
 

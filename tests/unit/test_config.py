@@ -30,7 +30,8 @@ def test_the_papers_shapes():
 
 def test_overrides():
     config = load_config(
-        TINY, ["train.epochs=7", "model.attention=scaling", "augment.crop_scale=[0.5, 0.9]", "seed=3"]
+        TINY,
+        ["train.epochs=7", "model.attention=scaling", "augment.crop_scale=[0.5, 0.9]", "seed=3"],
     )
     assert config.train.epochs == 7
     assert config.model.attention is AttentionKind.SCALING

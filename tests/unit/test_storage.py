@@ -22,10 +22,12 @@ def test_failure_leaves_the_old_file(tmp_path):
 
 
 def test_full_disk_says_so(tmp_path):
-    with pytest.raises(UserError, match="No space left on device"), replacing(tmp_path / "x") as _:
-        # the kernel's own always-full device
-        with open("/dev/full", "wb", buffering=0) as full:
-            full.write(b"1")
+    with (
+        pytest.raises(UserError, match="No space left on device"),
+        replacing(tmp_path / "x"),
+        open("/dev/full", "wb", buffering=0) as full,  # the kernel's own always-full device
+    ):
+        full.write(b"1")
 
 
 def test_a_file_where_a_folder_should_be(tmp_path):

@@ -3,10 +3,8 @@
 Stages are imported inside commands, so that help and completion answer at once.
 """
 
-import sys
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -14,21 +12,15 @@ from mpcvit import __version__
 from mpcvit.errors import UserError
 
 
-class _RefusalError(click.ClickException):
-    """A user's mistake: one sentence on standard error, exit code 2."""
-
-    exit_code = 2
-
-    def show(self, file: Any = None) -> None:
-        print(f"mpcvit: {self.message}", file=sys.stderr)
-
-
 class _Commands(TyperGroup):
-    def invoke(self, ctx: click.Context) -> Any:
+    """Tells a user's mistake in one sentence on standard error, with exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except UserError as error:
-            raise _RefusalError(str(error)) from error
+            typer.echo(f"mpcvit: {error}", err=True)
+            raise typer.Exit(2) from error
 
 
 app = typer.Typer(

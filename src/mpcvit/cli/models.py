@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, DataFolder, ModelFile, print_json
+from mpcvit.cli.options import (
+    AsJson,
+    DataFolder,
+    ModelFile,
+    parse_numbers,
+    print_json,
+    read_lines,
+)
+from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
     from mpcvit.checkpoint import Checkpoint
@@ -120,6 +128,21 @@ def import_(
         Optional[int],  # noqa: UP045
         typer.Option(min=1, help="Heads per layer, where the file does not tell."),
     ] = None,
+    class_names: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Text file with one class name per line, where the file has none."),
+    ] = None,
+    mean: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Mean per channel of the images, as in 0.485,0.456,0.406."),
+    ] = None,
+    std: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Standard deviation per channel, likewise."),
+    ] = None,
+    relu_after: Annotated[
+        bool, typer.Option(help="Whether MPCViT+ tokens without GeLU end in a ReLU.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Import foreign weights: the paper's authors', timm's or Hugging Face's.
@@ -128,9 +151,31 @@ def import_(
 
     Example: mpcvit import vit-base/ --out vit-base.safetensors
     """
+    from mpcvit.config import DataConfig
     from mpcvit.foreign import read_foreign
 
-    checkpoint = read_foreign(source, heads=heads)
+    names = None if class_names is None else read_lines(class_names)
+    foreign = read_foreign(source, heads=heads, class_names=names, relu_after=relu_after)
+    means = parse_numbers(mean, "--mean") or foreign.mean
+    stds = parse_numbers(std, "--std") or foreign.std
+    if means is None or stds is None:
+        raise UserError(
+            f"{source} does not say how its images are normalised; add --mean and --std"
+        )
+
+    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.records import Environment, Provenance
+
+    checkpoint = Checkpoint(
+        model=foreign.model,
+        architecture=foreign.architecture,
+        data=DataConfig(mean=means, std=stds, eval_crop=foreign.eval_crop or 1.0),
+        classes=foreign.classes,
+        parameters=foreign.parameters,
+        provenance=Provenance(
+            origin=f"imported from {source.name}", environment=Environment.here()
+        ),
+    )
     checkpoint.save(out)
     if as_json:
         print_json({"model": str(out), "parameters": checkpoint.parameter_count})

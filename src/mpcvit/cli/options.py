@@ -6,6 +6,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from mpcvit.errors import UserError
+
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="Experiment as TOML, such as configs/digits.toml.")
 ]
@@ -23,3 +25,24 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2))
+
+
+def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+    """Numbers between commas.
+
+    >>> parse_numbers("0.5,0.25", "--mean")
+    (0.5, 0.25)
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"{option} must be numbers between commas, not {text!r}") from None
+
+
+def read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error

@@ -1,7 +1,7 @@
 """One training batch as a function of (recipe, epoch, step), wherever it is computed."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,11 +20,11 @@ from mpcvit.data.streams import Purpose, Streams
 
 
 class Batch(NamedTuple):
-    """What one training step of one process needs."""
+    """What one training step of one process needs: NumPy arrays, or a device's."""
 
-    images: np.ndarray  # float32 [batch, height, width, channel], normalised
-    targets: np.ndarray  # float32 [batch, classes], each row sums to 1
-    labels: np.ndarray  # int32 [batch], of the images before mixing
+    images: Any  # float32 [batch, height, width, channel], normalised
+    targets: Any  # float32 [batch, classes], each row sums to 1
+    labels: Any  # int32 [batch], of the images before mixing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,7 +143,7 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
     except OSError:
         if _open(folder) is not None:
             return
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
 
 

@@ -75,7 +75,7 @@ class TrainBatches:
         tasks = [Task(epoch, step) for step in range(start_step, self.steps_per_epoch)]
         if self._workers == 0:
             return (self._maker.make(task.epoch, task.step) for task in tasks)
-        if self._pool is None:
+        if self._pool is None or self._pool.is_closed:
             self._pool = WorkerPool(self._recipe, self._workers)
         return self._pool.run(tasks)
 

@@ -13,6 +13,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -149,16 +150,30 @@ class WorkerPool:
         Only the newest run goes on; an older one that was not used up ends in an error.
         """
         self._run += 1
-        for worker in self._workers:
-            while worker.owed:
-                worker.answer()
         ahead = _AHEAD * len(self._workers)
-        for number, task in enumerate(tasks[:ahead]):
-            self._worker_of(number).ask(task)
+        with self._closing_on_failure():
+            for worker in self._workers:
+                while worker.owed:
+                    worker.answer()
+            for number, task in enumerate(tasks[:ahead]):
+                self._worker_of(number).ask(task)
         return self._answers(tasks, ahead, self._run)
 
     def close(self) -> None:
         self._close()
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._close.alive
+
+    @contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        # an interrupt may leave half an answer in a socket, where no later one could be told apart
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def _worker_of(self, number: int) -> _Worker:
         return self._workers[number % len(self._workers)]
@@ -167,12 +182,13 @@ class WorkerPool:
         for number in range(len(tasks)):
             if run != self._run:
                 raise RuntimeError("these batches were given up when newer ones were asked for")
-            if not self._close.alive:
+            if self.is_closed:
                 raise RuntimeError("the workers of these batches were closed")
             worker = self._worker_of(number)
-            batch = worker.answer()
-            if number + ahead < len(tasks):
-                worker.ask(tasks[number + ahead])
+            with self._closing_on_failure():
+                batch = worker.answer()
+                if number + ahead < len(tasks):
+                    worker.ask(tasks[number + ahead])
             yield batch
 
 

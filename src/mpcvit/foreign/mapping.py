@@ -193,13 +193,15 @@ def _unify(
     sizes: dict[str, int] = {}
     misfits = []
     for rule in rules:
-        for name in rule.theirs if rule.shape is not None else ():
-            shape, terms = tensors[name].shape, rule.shape or ()
-            for term, size in zip(terms, shape, strict=False):
-                if not term[0].isdigit() and size > 0:
+        if rule.shape is None:
+            continue
+        for name in rule.theirs:
+            shape = tensors[name].shape
+            for term, size in zip(rule.shape, shape, strict=False):
+                if term.isalpha() and size > 0:
                     sizes.setdefault(term, size)
-            expected = tuple(_size(term, sizes) for term in terms)
-            if shape != expected or 0 in shape:
+            expected = tuple(_size(term, sizes) for term in rule.shape)
+            if shape != expected:
                 misfits.append(f"{name} is {_spell(shape)} instead of {_spell(expected)}")
     if misfits:
         raise UserError(
@@ -208,18 +210,19 @@ def _unify(
     return sizes
 
 
-def _size(term: str, sizes: Mapping[str, int]) -> int:
-    """Evaluate "width", "1" or "3 width".
+def _size(term: str, sizes: Mapping[str, int]) -> int | str:
+    """Evaluate "width", "1" or "3 width"; a size that nothing set stays a name.
 
-    >>> _size("3 width", {"width": 8})
-    24
+    >>> _size("3 width", {"width": 8}), _size("1", {}), _size("patch", {})
+    (24, 1, 'patch')
     """
+    if term.isdigit():
+        return int(term)
     factor, _, name = term.rpartition(" ")
-    value = int(name) if name.isdigit() else sizes.get(name, 0)
-    return int(factor or 1) * value
+    return int(factor or 1) * sizes[name] if name in sizes else term
 
 
-def _spell(shape: Sequence[int]) -> str:
+def _spell(shape: Sequence[int | str]) -> str:
     return " x ".join(map(str, shape)) or "a single number"
 
 

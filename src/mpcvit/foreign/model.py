@@ -22,7 +22,7 @@ class ForeignModel:
 
     model: ModelConfig
     architecture: Architecture
-    parameters: dict[str, Any] = field(repr=False)
+    parameters: dict[str, Any] = field(repr=False, compare=False)
     classes: tuple[str, ...]
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
@@ -62,7 +62,7 @@ def describe_model(
     block: BlockForm,
     norm_eps: float,
     activation: Activation = Activation.GELU,
-    **more: Any,
+    attention_eps: float = ModelConfig.attention_eps,
 ) -> ModelConfig:
     """Shapes say the rest: image size from the number of positions, and so on."""
     sizes = matched.sizes
@@ -88,7 +88,7 @@ def describe_model(
             qkv_bias="blocks_0/attention/qkv/bias" in matched.parameters,
             norm_eps=norm_eps,
             activation=activation,
-            **more,
+            attention_eps=attention_eps,
         )
     except ValueError as error:
         raise UserError(f"{origin} cannot be used: {error}") from error

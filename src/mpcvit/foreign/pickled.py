@@ -7,6 +7,7 @@ stays a name, and only the caller's own builders turn a name into a value.
 """
 
 import pickletools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -48,7 +49,10 @@ def read_pickle(
     """
     machine = _Machine(origin, builders, load_persistent)
     try:
-        return machine.run(data)
+        with warnings.catch_warnings():
+            # pickletools warns of odd escapes in names, which nobody will look up.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return machine.run(data)
     except (ValueError, LookupError) as error:
         raise UserError(
             f"{origin} is damaged: its pickle breaks off or contradicts itself; "
@@ -204,10 +208,14 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 
 def _is_plain(key: Any) -> bool:
-    # Hashing nested tuples recurses in C without a limit, so one level is all they get.
+    # Hashing nested tuples recurses in C without a limit, and hashing long ones each
+    # time takes long, so they get one level and a few entries.
     parts = key if isinstance(key, tuple) else (key,)
-    return not any(isinstance(part, (tuple, list, dict, bytearray)) for part in parts)
+    return len(parts) <= _LONGEST_KEY and not any(isinstance(part, _CONTAINERS) for part in parts)
 
+
+_LONGEST_KEY = 8
+_CONTAINERS = (tuple, list, dict, bytearray)
 
 _LITERALS = frozenset(
     (

@@ -155,19 +155,21 @@ def _find_heads(
     options: Options,
     origin: str,
 ) -> int:
+    stated = arguments.get("num_heads")
+    if stated is not None and type(stated) is not int:
+        raise UserError(f"{origin}: model_args.num_heads must be a whole number, not {stated!r}")
     if architecture is None:
         has_class_token = "embed/class_token" in matched.parameters
         usual = _HEADS_OF_WIDTH.get(matched.sizes["width"]) if has_class_token else None
-        return choose_heads(stated=None, usual=usual, options=options, origin=origin)
+        return choose_heads(stated=stated, usual=usual, options=options, origin=origin)
     family = re.sub(r"_patch[0-9]+_[0-9]+(_miil)?\Z", "", str(architecture))
     if family not in _HEADS_OF_FAMILY:
         raise UserError(
             f"{origin} is timm's {architecture!r}, which is not one of its plain ViTs: "
             + ", ".join(_HEADS_OF_FAMILY)
         )
-    stated = arguments.get("num_heads", _HEADS_OF_FAMILY[family])
-    if type(stated) is not int:
-        raise UserError(f"{origin}: model_args.num_heads must be a whole number, not {stated!r}")
+    if stated is None:
+        stated = _HEADS_OF_FAMILY[family]
     return choose_heads(stated=stated, options=options, origin=origin)
 
 

@@ -249,7 +249,8 @@ def cross_normalise(
     sign nor sum is kept. The 1e-12 keeps the gradient of a zero row finite.
     Secure cost: a square per entry, rsqrt per row, a product per entry.
 
-    >>> [round(x, 4) for x in cross_normalise(jnp.array([[3.0, 4.0]]), jnp.ones((1, 1)))[0].tolist()]
+    >>> y = cross_normalise(jnp.array([[3.0, 4.0]]), jnp.ones((1, 1)))
+    >>> [round(x, 4) for x in y[0].tolist()]
     [0.6, 0.8]
     """
     return gamma * x * jax.lax.rsqrt(jnp.square(x).sum(axis=-1, keepdims=True) + 1e-12)

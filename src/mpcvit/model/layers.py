@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from mpcvit.config import Activation
 
-kernel_init = nn.initializers.normal(stddev=0.02)
+default_init = nn.initializers.normal(stddev=0.02)
 
 
 class Linear(nn.Module):
@@ -19,10 +19,10 @@ class Linear(nn.Module):
     outputs: int
     use_bias: bool = True
     dtype: Any = jnp.float32
-    init: nn.initializers.Initializer = kernel_init
+    kernel_init: nn.initializers.Initializer = default_init
 
     def setup(self) -> None:
-        self.kernel = self.param("kernel", self.init, (self.inputs, self.outputs))
+        self.kernel = self.param("kernel", self.kernel_init, (self.inputs, self.outputs))
         if self.use_bias:
             self.bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
 

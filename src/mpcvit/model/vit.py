@@ -36,7 +36,7 @@ class Embed(nn.Module):
             patches.shape[-1],
             config.width,
             dtype=self.dtype,
-            init=nn.initializers.he_normal(),
+            kernel_init=nn.initializers.he_normal(),
             name="patch",
         )(patches)
         if config.pooling is Pooling.CLASS:
@@ -63,17 +63,15 @@ class Attention(nn.Module):
         qkv = Linear(width, 3 * width, use_bias=config.qkv_bias, dtype=self.dtype, name="qkv")(x)
         qkv = qkv.reshape(batch, tokens, 3, config.heads, config.head_dim)
         q, k, v = (qkv[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
-        drop = None
-        if train and config.attention_dropout > 0:
-
-            def drop(weights: Array) -> Array:
-                return dropout(self.make_rng("dropout"), weights, config.attention_dropout)
-
+        drop = self._drop if train and config.attention_dropout > 0 else None
         y, scores = route(
             self.layer.heads, q, k, v, config=config, learned=self._learned(), drop=drop
         )
         y = y.transpose(0, 2, 1, 3).reshape(batch, tokens, width)
         return Linear(width, width, dtype=self.dtype, name="proj")(y), scores
+
+    def _drop(self, weights: Array) -> Array:
+        return dropout(self.make_rng("dropout"), weights, self.config.attention_dropout)
 
     def _learned(self) -> KindParameters:
         """Parameters of the kinds that this layer uses, and of no others."""
@@ -109,9 +107,14 @@ class Inverse(nn.Module):
         x = sums / self.config.tokens
         for index, (inputs, outputs) in enumerate(((1, hidden), (hidden, hidden))):
             x = jax.nn.relu(
-                Linear(inputs, outputs, dtype=self.dtype, init=init, name=f"hidden_{index}")(x)
+                Linear(inputs, outputs, dtype=self.dtype, kernel_init=init, name=f"hidden_{index}")(
+                    x
+                )
             )
-        return Linear(hidden, 1, dtype=self.dtype, init=init, name="output")(x) / self.config.tokens
+        return (
+            Linear(hidden, 1, dtype=self.dtype, kernel_init=init, name="output")(x)
+            / self.config.tokens
+        )
 
 
 class Mlp(nn.Module):

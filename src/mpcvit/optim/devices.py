@@ -1,5 +1,6 @@
 """Data parallelism: batches split over every device, parameters copied to each."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -59,4 +60,9 @@ class Devices:
 
     def copy(self, tree: Any) -> Any:
         """Put the same values on every device."""
-        return jax.jit(lambda x: x, out_shardings=self.copied)(tree)
+        return self.jit(lambda x: x)(tree)
+
+    def jit(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        """Compile for all devices; each gets a copy of the result."""
+        copied: Any = self.copied  # jax.jit's annotation knows no shardings
+        return jax.jit(function, out_shardings=copied, **options)

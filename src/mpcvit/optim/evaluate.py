@@ -40,11 +40,10 @@ class Evaluator:
         self._devices = devices
         # Every device takes part in every batch, so its size is rounded up to their number.
         self._batch_size = math.ceil(batch_size / devices.count) * devices.count
-        self._sums = jax.jit(
+        self._sums = devices.jit(
             lambda parameters, images, labels, counted: _sums(
                 logits(parameters, images), labels, counted
-            ),
-            out_shardings=devices.copied,
+            )
         )
 
     def __call__(

@@ -28,6 +28,7 @@ from mpcvit.optim.state import State, load_state, save_state
 from mpcvit.storage import require_room
 
 STATE = "state.safetensors"
+TELL_EVERY_S = 0.5
 Metrics = dict[str, jax.Array]
 
 
@@ -221,6 +222,7 @@ class _Run:
             self.log.write(row)
             for observer in self.observers:
                 observer.on_epoch(EpochEvent(folder=self.folder, row=row))
+
     def _means(self) -> dict[str, float]:
         sums = {name: float(value) for name, value in self.state.sums.items()}
         images = sums.pop("images")
@@ -266,7 +268,7 @@ def make_step(
         sums = {name: state.sums[name] + added[name] for name in state.sums}
         return State(parameters, optimizer_state, state.step + 1, sums), loss
 
-    return jax.jit(step, donate_argnums=0, out_shardings=devices.copied)
+    return devices.jit(step, donate_argnums=0)
 
 
 def _empty_batch(config: Config) -> Batch:
@@ -281,8 +283,8 @@ def _empty_batch(config: Config) -> Batch:
 class _Rate:
     """Images per second since the last pause, told about twice a second."""
 
-    def __init__(self, batch_size: int, interval_s: float = 0.5) -> None:
-        self._batch_size, self._interval_s = batch_size, interval_s
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
         self.images_per_s = 0.0
         self.pause()
 
@@ -298,7 +300,7 @@ class _Rate:
             return False
         self._steps += 1
         self.images_per_s = self._steps * self._batch_size / (now - self._started)
-        if now - self._told < self._interval_s:
+        if now - self._told < TELL_EVERY_S:
             return False
         self._told = now
         return True
@@ -316,7 +318,9 @@ def _stop_requests() -> Iterator[Callable[[], bool]]:
         requested = True
 
     try:
-        before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)
+        }
     except ValueError:  # not the main thread: signals belong to someone else
         yield lambda: False
         return

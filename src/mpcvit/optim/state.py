@@ -49,8 +49,8 @@ def load_state(path: Path, like: State, config: Config) -> State:
     before, now = read_json(metadata["config"], str(path)), _lasting(config)
     if before != now:
         raise UserError(
-            f"{path} belongs to a run with another configuration: {_first_difference(before, now)}; "
-            "use the same configuration, or start again with --fresh"
+            f"{path} belongs to a run with another configuration: "
+            f"{_first_difference(before, now)}; the same configuration, or start again with --fresh"
         )
     expected = {name: leaf.shape for name, leaf in _named_leaves(like).items()}
     if expected != {name: tensor.shape for name, tensor in tensors.items()}:

@@ -75,7 +75,9 @@ class LiveProgress:
         state = " ".join(f"{name} {value:.3f}" for name, value in event.means.items())
         state += f" {event.images_per_s:,.0f} images/s"
         if self._task is None:
-            self._task = self._progress.add_task("", total=event.steps, completed=event.step, state=state)
+            self._task = self._progress.add_task(
+                "", total=event.steps, completed=event.step, state=state
+            )
         self._progress.update(
             self._task,
             description=f"epoch {event.epoch + 1}/{event.epochs}",

@@ -33,9 +33,7 @@ class Supervised:
 
     @property
     def _model(self) -> ViT:
-        return ViT(
-            self.config.model, self.architecture, dtype=DTYPES[self.config.train.precision]
-        )
+        return ViT(self.config.model, self.architecture, dtype=DTYPES[self.config.train.precision])
 
     def init(self, seed: int) -> Any:
         return init_parameters(self.config.model, self.architecture, seed)
@@ -65,7 +63,11 @@ class Supervised:
                 environment=Environment.here(),
                 config=to_plain(self.config),
                 data_fingerprint=self.data_fingerprint,
-                metrics={"test_top1": evaluation.top1, "test_top5": evaluation.top5, "test_loss": evaluation.loss},
+                metrics={
+                    "test_top1": evaluation.top1,
+                    "test_top5": evaluation.top5,
+                    "test_loss": evaluation.loss,
+                },
             ),
         ).save(folder / MODEL)
 

@@ -109,7 +109,7 @@ def test_unwritable_folder_names_the_variable(tmp_path):
 def test_full_disk_names_the_variable(cache_dir, monkeypatch):
     usage = shutil.disk_usage(cache_dir.parent)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=100))
-    with pytest.raises(UserError, match="are needed; .*MPCVIT_CACHE"):
+    with pytest.raises(UserError, match=r"are needed; .*MPCVIT_CACHE"):
         get(cache_dir)
 
 

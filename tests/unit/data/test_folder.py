@@ -77,7 +77,7 @@ def test_class_of_one_split_only_is_refused(root, load):
 
 def test_empty_class_is_refused(root, load):
     (root / "train" / "dog" / "1.png").unlink()
-    with pytest.raises(UserError, match="class folder .*dog holds no images"):
+    with pytest.raises(UserError, match=r"class folder .*dog holds no images"):
         load(root, FOLDER)
 
 

@@ -138,7 +138,7 @@ def test_grey_is_refused_for_two_channels(random_pixels, encode):
 def test_too_many_pixels_are_refused(over, monkeypatch, random_pixels, encode):
     data = encode(random_pixels(9, height=10, width=12))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", int(120 / over))
-    with pytest.raises(UserError, match="the picture has more than .* pixels"):
+    with pytest.raises(UserError, match=r"the picture has more than .* pixels"):
         decode(data)
 
 

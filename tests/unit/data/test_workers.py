@@ -28,7 +28,8 @@ from mpcvit.config import AugmentConfig, DataConfig
 from mpcvit.data import Split, TrainBatches
 
 split = Split(images=np.zeros((8, 5, 5, 1), np.uint8), labels=np.zeros(8, np.int32))
-made = TrainBatches(split, AugmentConfig(), DataConfig(), batch_size=2, seed=0, classes=2, workers=2)
+sizes = {"batch_size": 2, "classes": 2, "workers": 2}
+made = TrainBatches(split, AugmentConfig(), DataConfig(), seed=0, **sizes)
 batches = made.batches(0)
 next(batches)
 print(*made._pool.pids, flush=True)
@@ -151,6 +152,23 @@ def test_forgotten_workers_end_too(small_split):
     del pool
     gc.collect()
     assert not any(is_running(pid) for pid in pids)
+
+
+def test_interrupted_batches_can_start_again(small_split, everything, monkeypatch):
+    expected = next(train(small_split, everything, 0).batches(0))
+    with train(small_split, everything, 1) as made:
+        batches = made.batches(0)
+        with monkeypatch.context() as patch:
+            patch.setattr("mpcvit.data.workers._read_into", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+        np.testing.assert_array_equal(next(made.batches(0)).images, expected.images)
+
+
+def interrupt(handle: int, _array: np.ndarray) -> None:
+    """Ctrl-C, after a part of the answer was read."""
+    os.read(handle, 5)
+    raise KeyboardInterrupt
 
 
 def test_closed_batches_can_start_again(small_split):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -36,6 +37,20 @@ def golden() -> Path:
 def forward(request: pytest.FixtureRequest) -> Forward:
     """Logits of a foreign model: by plain float64 NumPy, and by this project's network."""
     return {"numpy": numpy_forward, "flax": flax_forward}[request.param]
+
+
+@pytest.fixture
+def flatten() -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Turn a tree of parameters into a dictionary by path."""
+
+    def flatten(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+        flat: dict[str, Any] = {}
+        for name, value in tree.items():
+            is_branch = isinstance(value, Mapping)
+            flat |= flatten(value, f"{path}{name}/") if is_branch else {f"{path}{name}": value}
+        return flat
+
+    return flatten
 
 
 @pytest.fixture
@@ -71,8 +86,8 @@ def edited(tmp_path: Path) -> Callable[..., Path]:
 
 
 def flax_forward(foreign: ForeignModel, images: np.ndarray) -> np.ndarray:
-    network = ViT(foreign.model, foreign.architecture)
-    return np.asarray(network.apply({"params": foreign.parameters}, jnp.asarray(images))[0])
+    network = jax.jit(ViT(foreign.model, foreign.architecture).apply)
+    return np.asarray(network({"params": foreign.parameters}, jnp.asarray(images))[0])
 
 
 def numpy_forward(foreign: ForeignModel, images: np.ndarray) -> np.ndarray:

@@ -11,12 +11,6 @@ from mpcvit.foreign.model import Options, Source
 from mpcvit.foreign.tensor import Tensor
 
 
-def describe(tree, path=""):
-    if isinstance(tree, dict):
-        return {k: v for name in tree for k, v in describe(tree[name], f"{path}/{name}").items()}
-    return {path: tree.tobytes()}
-
-
 def network(width) -> dict[str, Tensor]:
     """One block, patches of 1 in an image of 1."""
     shapes = {"cls_token": (1, 1, width), "pos_embed": (1, 2, width)}
@@ -40,27 +34,39 @@ def convert(width, config=None, **options):
     return timm.convert(source, Options(**options))
 
 
-def test_file_alone_needs_heads(golden):
+@pytest.fixture
+def assert_same(flatten):
+    def assert_same(left, right):
+        left, right = flatten(left.parameters), flatten(right.parameters)
+        assert set(left) == set(right)
+        for path in left:
+            np.testing.assert_array_equal(left[path], right[path])
+
+    return assert_same
+
+
+def test_file_alone_needs_heads(golden, assert_same):
     path = golden / "timm_class" / "model.safetensors"
     with pytest.raises(UserError, match="add --heads"):
         read_foreign(path)
     alone, folder = read_foreign(path, heads=3), read_foreign(golden / "timm_class")
     assert alone.model == folder.model
-    assert describe(alone.parameters) == describe(folder.parameters)
+    assert_same(alone, folder)
     assert (alone.mean, alone.classes) == (None, ("0", "1", "2", "3", "4"))
 
 
-def test_safetensors_and_torch_files_read_alike(golden, edited):
-    folder = edited("timm_mean")
-    assert describe(read_foreign(folder).parameters) == describe(
-        read_foreign(golden / "timm_mean").parameters
-    )
+def test_safetensors_and_torch_files_read_alike(golden, edited, assert_same):
+    assert_same(read_foreign(edited("timm_mean")), read_foreign(golden / "timm_mean"))
 
 
 @pytest.mark.parametrize(("width", "heads"), [(192, 3), (384, 6), (768, 12)])
 def test_standard_widths_imply_heads(width, heads):
     assert convert(width).model.heads == heads
     assert convert(width, heads=2).model.heads == 2
+
+
+def test_arguments_state_heads_without_an_architecture():
+    assert convert(48, {"model_args": {"num_heads": 4}}).model.heads == 4
 
 
 @pytest.mark.parametrize(
@@ -84,8 +90,10 @@ def test_other_architectures_are_refused(architecture):
 
 @pytest.mark.parametrize(
     "name",
-    ["reg_token", "dist_token", "blocks.0.ls1.gamma", "blocks.0.attn.q_norm.weight"]
-    + ["fc_norm.weight", "norm_pre.weight", "head_dist.weight", "blocks.0.mlp.fc1_g.weight"],
+    [
+        *("reg_token", "dist_token", "blocks.0.ls1.gamma", "blocks.0.attn.q_norm.weight"),
+        *("fc_norm.weight", "norm_pre.weight", "head_dist.weight", "blocks.0.mlp.fc1_g.weight"),
+    ],
 )
 def test_relatives_with_other_parts_are_refused(name, edited):
     folder = edited("timm_class", {name: np.ones(24, np.float32)})

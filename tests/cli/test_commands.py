@@ -1,0 +1,172 @@
+"""The command line, as a user types it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import mpcvit
+from mpcvit.cli import app
+from tests.unit.test_config import CONFIGS, TINY
+
+COMMANDS = (["train"], ["evaluate"], ["show"], ["import"], ["bench"], ["bench", "training"])
+
+
+def invoke(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    invoke("train", TINY, "--out", folder)
+    return folder
+
+
+def test_help_is_quick_and_light():
+    """Neither JAX nor SPU is imported for help; measured in modules, not in seconds."""
+    code = (
+        "import sys; from typer.testing import CliRunner; from mpcvit.cli import app;"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0;"
+        "print({'jax', 'flax', 'spu', 'numpy', 'matplotlib'} & set(sys.modules))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert output.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(command):
+    output = invoke(*command, "--help").output
+    if command != ["bench"]:
+        assert "Example: mpcvit" in output
+
+
+def test_version():
+    assert invoke("--version").output == f"mpcvit {mpcvit.__version__}\n"
+
+
+def test_train_prints_accuracy_and_files(tmp_path):
+    output = invoke("train", TINY, "--out", tmp_path / "run").output
+    assert re.search(r"^test accuracy \d+\.\d\d %$", output, re.MULTILINE)
+    names = {entry.name for entry in (tmp_path / "run").iterdir()}
+    assert {"model.safetensors", "state.safetensors", "log.jsonl", "curves.png"} <= names
+    with Image.open(tmp_path / "run" / "curves.png") as picture:
+        assert picture.width > 500
+
+
+def test_a_run_is_not_lost(run_folder):
+    assert "already holds a run" in invoke("train", TINY, "--out", run_folder, code=2).stderr
+    output = invoke("train", TINY, "--out", run_folder, "--resume", "--json").stdout
+    assert json.loads(output)["model"] == str(run_folder / "model.safetensors")
+
+
+def test_evaluate_agrees_with_training(run_folder):
+    result = json.loads(invoke("evaluate", run_folder / "model.safetensors", "--json").stdout)
+    last = json.loads((run_folder / "log.jsonl").read_text().splitlines()[-1])
+    assert result["images"] == 359
+    assert result["top1"] == pytest.approx(last["test_top1"], abs=1e-6)
+    text = invoke("evaluate", run_folder / "model.safetensors").output
+    assert f"top-1   {100 * last['test_top1']:.2f} %" in text
+
+
+def test_show(run_folder):
+    output = invoke("show", run_folder / "model.safetensors").output
+    for expected in ("E E", "E = softmax", "total", "commit", "data_fingerprint", "test_top1"):
+        assert expected in output
+    document = json.loads(invoke("show", run_folder / "model.safetensors", "--json").stdout)
+    assert document["model"]["width"] == 16
+    assert document["provenance"]["config"]["train"]["epochs"] == 2
+    assert document["parameters"]["total"] > 1000
+
+
+def test_an_architecture_file_is_used(tmp_path):
+    from mpcvit.arch import Architecture, AttentionKind
+
+    architecture = Architecture.uniform(AttentionKind.SCALING, depth=2, heads=2)
+    architecture.save(tmp_path / "arch.json")
+    invoke("train", TINY, "--out", tmp_path / "run", "--arch", tmp_path / "arch.json")
+    assert mpcvit.load(tmp_path / "run" / "model.safetensors").architecture == architecture
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "none.toml"], "there is no config file none.toml"),
+        (["train", TINY, "--set", "train.epoch=1"], "did you mean 'train.epochs'?"),
+        (["train", TINY, "--resume", "--out", "nowhere"], "there is nothing to resume in nowhere"),
+        (["train", TINY, "--resume", "--fresh"], "exclude each other"),
+        (["train", TINY, "--arch", "none.json"], "cannot read the architecture"),
+        (["train", CONFIGS / "cifar10.toml"], "data"),
+        (["train", CONFIGS / "cifar10.toml", "--data", "nowhere"], "nowhere"),
+        (["evaluate", "none.safetensors"], "there is no file none.safetensors"),
+        (["show", TINY], "not a safetensors file"),
+        (["import", "none.pth", "--out", "x.safetensors"], "none.pth"),
+        (["import", TINY, "--out", "x.safetensors"], "digits-tiny.toml"),
+    ],
+    ids=lambda value: " ".join(map(str, value))[-40:] if isinstance(value, list) else None,
+)
+def test_mistakes_get_one_sentence_and_code_2(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments, code=2)
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_real_process_exits_with_2(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-m", "mpcvit", "show", "none"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert result.returncode == 2
+    assert result.stderr == "mpcvit: there is no file none\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_unwritable_folder(tmp_path):
+    tmp_path.chmod(0o500)
+    assert "cannot write into" in invoke("train", TINY, "--out", tmp_path / "run", code=2).stderr
+
+
+def test_completion_is_offered():
+    result = subprocess.run(
+        [sys.executable, "-m", "mpcvit", "--show-completion", "bash"],
+        capture_output=True,
+        text=True,
+    )
+    assert "complete" in result.stdout
+
+
+def test_python_interface(run_folder, tmp_path):
+    model = mpcvit.load(run_folder / "model.safetensors")
+    assert model.config.classes == len(model.classes) == 10
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "digit.png")
+    images = model.preprocess([tmp_path / "digit.png", pixels])
+    assert images.shape == (2, 8, 8, 1)
+    assert images.dtype == np.float32
+    assert np.array_equal(images[0], images[1])
+    expected = (pixels / 255 - 0.3) / 0.37
+    assert np.abs(images[0, :, :, 0] - expected).max() < 1e-6  # float32 rounding near one
+    logits = model(images)
+    assert logits.shape == (2, 10)
+    assert np.isfinite(logits).all()
+    from mpcvit.errors import UserError
+
+    with pytest.raises(UserError, match="preprocess"):
+        model(pixels)
+    with pytest.raises(UserError, match="uint8"):
+        model.preprocess([pixels.astype(float)])

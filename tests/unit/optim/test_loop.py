@@ -1,0 +1,187 @@
+"""The loop: resuming, sharding, stopping and diverging."""
+
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from mpcvit.checkpoint import flatten_parameters
+from mpcvit.config import load_config
+from mpcvit.data import load_dataset
+from mpcvit.errors import UserError
+from mpcvit.optim import devices as devices_module
+from mpcvit.optim.log import read_log
+from mpcvit.optim.loop import STATE, DivergedError, StoppedError
+from mpcvit.train.supervised import MODEL, train
+from tests.unit.test_config import TINY
+
+
+def tiny(*overrides):
+    return load_config(TINY, ["train.epochs=2", *overrides])
+
+
+def digits(config):
+    model = config.model
+    return load_dataset(
+        config.data, image_size=model.image_size, channels=model.channels, classes=model.classes
+    )
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return digits(tiny())
+
+
+class StopAt:
+    """Asks the run to stop, as Ctrl-C would, once it has reached a step."""
+
+    def __init__(self, step, number=signal.SIGINT):
+        self.step, self.number = step, number
+
+    def on_step(self, event):
+        if event.step >= self.step:
+            os.kill(os.getpid(), self.number)
+
+    def on_epoch(self, event):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def tell_every_step(monkeypatch):
+    monkeypatch.setattr("mpcvit.optim.loop.TELL_EVERY_S", 0.0)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(dataset, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return train(tiny(), dataset, folder), folder
+
+
+def assert_same_parameters(one, other):
+    one, other = flatten_parameters(one.parameters), flatten_parameters(other.parameters)
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def log_without_speed(folder):
+    return [{k: v for k, v in row.items() if k != "images_per_s"} for row in read_log(folder)]
+
+
+@pytest.mark.parametrize("stop_at", [4, 11, 17])  # 11 steps make an epoch
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_resumed_run_ends_bit_equal(uninterrupted, dataset, tmp_path, stop_at, number):
+    with pytest.raises(StoppedError, match=f"stopped after step {stop_at} of 22"):
+        train(tiny(), dataset, tmp_path, observers=[StopAt(stop_at, number)])
+    resumed = train(tiny(), dataset, tmp_path, resume=True)
+    expected, folder = uninterrupted
+    assert_same_parameters(resumed, expected)
+    assert log_without_speed(tmp_path) == log_without_speed(folder)
+
+
+def test_resume_survives_a_kill_between_checkpoints(uninterrupted, dataset, tmp_path):
+    """After kill -9 the state is older than the log; both must agree again."""
+    with pytest.raises(StoppedError):
+        train(tiny(), dataset, tmp_path, observers=[StopAt(4)])
+    early = (tmp_path / STATE).read_bytes()
+    train(tiny(), dataset, tmp_path, resume=True)
+    (tmp_path / STATE).write_bytes(early)
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"epoch": 3, "st')  # a line that was being written
+    resumed = train(tiny(), dataset, tmp_path, resume=True)
+    expected, folder = uninterrupted
+    assert_same_parameters(resumed, expected)
+    assert log_without_speed(tmp_path) == log_without_speed(folder)
+
+
+def test_periodic_states_are_resumable(uninterrupted, dataset, tmp_path):
+    class Copy:
+        def on_step(self, event):
+            if event.step == 6:
+                copied.append((tmp_path / STATE).read_bytes())
+
+        def on_epoch(self, event):
+            pass
+
+    copied = []
+    train(tiny("train.checkpoint_every_minutes=0"), dataset, tmp_path, observers=[Copy()])
+    (tmp_path / STATE).write_bytes(copied[0])
+    assert_same_parameters(train(tiny(), dataset, tmp_path, resume=True), uninterrupted[0])
+
+
+def test_seeds_differ(uninterrupted, dataset, tmp_path):
+    other = train(tiny("seed=1"), dataset, tmp_path)
+    kernel = other.parameters["head"]["kernel"]
+    assert not np.allclose(kernel, uninterrupted[0].parameters["head"]["kernel"])
+
+
+def test_devices_share_a_batch(uninterrupted, dataset, tmp_path, monkeypatch):
+    """Two devices compute what one does, up to the order of sums."""
+    assert jax.device_count() == 2
+    monkeypatch.setattr(devices_module.jax, "devices", lambda: jax.local_devices()[:1])
+    alone = train(tiny(), dataset, tmp_path)
+    assert devices_module.Devices().count == 1
+    one, other = (flatten_parameters(run.parameters) for run in (alone, uninterrupted[0]))
+    for name in one:
+        # Adam divides by the gradient's size, so rounding moves a parameter by up to a
+        # small part of the learning rate (3e-3) at each of the 22 steps.
+        assert np.abs(one[name] - other[name]).max() < 1e-3
+
+
+def test_another_configuration_is_not_resumed(dataset, tmp_path):
+    with pytest.raises(StoppedError):
+        train(tiny(), dataset, tmp_path, observers=[StopAt(2)])
+    with pytest.raises(UserError, match=r"'train.learning_rate' was 0.003 and is 0.1"):
+        train(tiny("train.learning_rate=0.1"), dataset, tmp_path, resume=True)
+    with pytest.raises(UserError, match=r"'model.width' was 16 and is 32"):
+        train(tiny("model.width=32"), dataset, tmp_path, resume=True)
+
+
+def test_a_damaged_state_is_refused(dataset, tmp_path):
+    with pytest.raises(StoppedError):
+        train(tiny(), dataset, tmp_path, observers=[StopAt(2)])
+    data = bytearray((tmp_path / STATE).read_bytes())
+    data[-3] ^= 4
+    (tmp_path / STATE).write_bytes(data)
+    with pytest.raises(UserError, match="damaged"):
+        train(tiny(), dataset, tmp_path, resume=True)
+
+
+def test_divergence_is_said(dataset, tmp_path):
+    config = tiny("train.learning_rate=1e30", "train.warmup_epochs=0", "model.attention=square")
+    with pytest.raises(DivergedError, match="not finite at step"):
+        train(config, dataset, tmp_path)
+
+
+def test_batch_must_divide_over_devices(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(devices_module.Devices, "count", 3)
+    with pytest.raises(UserError, match=r"'train.batch_size' \(128\) must be divisible"):
+        train(tiny(), dataset, tmp_path)
+
+
+def test_run_folder(uninterrupted):
+    checkpoint, folder = uninterrupted
+    names = {entry.name for entry in folder.iterdir()}
+    assert names == {MODEL, STATE, "log.jsonl", "tensorboard"}
+    row = json.loads((folder / "log.jsonl").read_text().splitlines()[-1])
+    assert row["test_top1"] == checkpoint.provenance.metrics["test_top1"]
+    assert checkpoint.provenance.config["seed"] == 0
+    assert len(checkpoint.provenance.data_fingerprint) == 64
+
+
+def test_full_disk_is_noticed_before_training(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("mpcvit.storage.shutil.disk_usage", lambda _: type("U", (), {"free": 9})())
+    with pytest.raises(UserError, match="MB are needed"):
+        train(tiny(), dataset, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_learns(dataset, tmp_path):
+    """Seconds of training must beat chance (10 %) by far."""
+    config = tiny(
+        *("train.epochs=12", "augment.mixup=0.0", "augment.cutmix=0.0", "train.batch_size=32"),
+        *("train.eval_every_epochs=12", "model.width=32"),
+    )
+    assert train(config, dataset, tmp_path).provenance.metrics["test_top1"] > 0.6
