@@ -113,6 +113,17 @@ def test_erased_boxes_have_the_promised_area():
     assert max(areas) > 0.28
 
 
+def test_erased_boxes_are_as_often_wide_as_tall():
+    ratios = []
+    for _, inside in boxes(61, 61):
+        ratios.append(np.log(inside.any(1).sum() / inside.any(0).sum()))
+    # log-uniform on +-log(1 / 0.3); boxes that do not fit are rare and symmetric
+    spread = np.log(1 / 0.3) / np.sqrt(3)
+    assert abs(np.mean(ratios)) < SIX_SIGMA * spread / np.sqrt(TRIALS)
+    assert abs(np.std(ratios) / spread - 1) < 0.15
+    assert max(np.abs(ratios)) > 0.85 * np.log(1 / 0.3)
+
+
 def test_noise_is_standard_normal():
     noise = np.concatenate([erased[inside].ravel() for erased, inside in boxes(31, 37)])
     assert abs(noise.mean()) < SIX_SIGMA / np.sqrt(noise.size)

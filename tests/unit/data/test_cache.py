@@ -100,6 +100,17 @@ def test_two_at_once_agree(cache_dir):
     assert [path.name for path in cache_dir.iterdir()] == ["key"]
 
 
+def test_the_second_of_two_throws_its_copy_away(cache_dir):
+    def decode() -> Undecoded:
+        get(cache_dir)
+        inodes.append((cache_dir / "key" / "images.npy").stat().st_ino)
+        return undecoded()
+
+    inodes: list[int] = []
+    get(cache_dir, decode)
+    assert inodes == [(cache_dir / "key" / "images.npy").stat().st_ino]
+
+
 def test_unwritable_folder_names_the_variable(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="set MPCVIT_CACHE to keep decoded images elsewhere"):

@@ -80,6 +80,13 @@ def test_lambda_is_what_the_box_leaves():
         assert choice.lam == pytest.approx(kept.mean(), abs=1e-12)
 
 
+def test_boxes_have_the_area_that_was_drawn():
+    # so narrow a distribution that lam is one half: sides are sqrt(1/2) of 31 and 37, made even
+    top, bottom, left, right = np.array([choice.box for choice in draws(mixup=0.0, cutmix=1e9)]).T
+    assert (bottom - top).max() == 2 * (int(31 * np.sqrt(0.5)) // 2) == 20
+    assert (right - left).max() == 2 * (int(37 * np.sqrt(0.5)) // 2) == 26
+
+
 def test_boxes_are_clipped_at_every_edge():
     top, bottom, left, right = np.array([choice.box for choice in draws(mixup=0.0)]).T
     assert (top.min(), bottom.max(), left.min(), right.max()) == (0, 31, 0, 37)

@@ -31,6 +31,16 @@ def test_a_stream_forgets_what_was_drawn_before():
     np.testing.assert_array_equal(streams.at(epoch=0, index=7).standard_normal(5), expected)
 
 
+def test_a_long_stream_does_not_run_into_its_neighbours():
+    streams = Streams(seed=1, purpose=Purpose.IMAGE)
+    drawn = {
+        (epoch, index): streams.at(epoch=epoch, index=index).random(1000).tolist()
+        for epoch in range(3)
+        for index in range(3)
+    }
+    assert len({value for values in drawn.values() for value in values}) == 9 * 1000
+
+
 def test_neighbouring_streams_are_uniform_and_uncorrelated():
     streams = Streams(seed=1, purpose=Purpose.IMAGE)
     draws = np.array([streams.at(epoch=0, index=index).random() for index in range(DRAWS)])
