@@ -74,8 +74,8 @@ class DataConfig:
     path: str = ""
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
-    eval_crop: float = 1.0  # central fraction kept in evaluation, before resizing
-    workers: int = -1  # processes that augment; -1: one per spare core
+    eval_crop: float = 1.0  # central fraction of a test image that is kept; timm's crop_pct
+    workers: int = -1  # processes that augment; -1: one per spare core, at most 8
 
     def __post_init__(self) -> None:
         _require(len(self.mean) == len(self.std), "std", "must be as long as data.mean")

@@ -150,7 +150,7 @@ class _Content:
                 f"unpack {member.filename!r} and the rest, and zip them without compression"
             )
         if member.file_size != member.compress_size or member.file_size > self.file_bytes:
-            _refuse_damaged(self.path, ValueError(f"{member.filename!r} has two sizes"))
+            _refuse_damaged(self.path, ValueError(f"{member.filename!r} has an impossible size"))
         return member
 
     def _read(self, member: zipfile.ZipInfo) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mpcvit.config import DistributedConfig, Precision
@@ -17,6 +18,8 @@ DTYPES = {Precision.FLOAT32: jnp.float32, Precision.BFLOAT16: jnp.bfloat16}
 def join_hosts(config: DistributedConfig) -> None:
     """Meet the other hosts of a run; nothing to do on one host."""
     if config.processes > 1:
+        # Only hosts without accelerators use it; they cannot reduce over a network otherwise.
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(config.coordinator, config.processes, config.process)
 
 
@@ -36,6 +39,11 @@ class Devices:
     def is_writer(self) -> bool:
         """Whether this host writes the run's files."""
         return jax.process_index() == 0
+
+    def wait_for_writer(self) -> None:
+        """Let every host see what one of them has written."""
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("written")
 
     def require_divisible(self, batch_size: int, key: str) -> None:
         if batch_size % self.count:

@@ -115,6 +115,7 @@ def fit(
         run.prepare(resume=resume)
         with _stop_requests() as stop_requested:
             run.go(stop_requested)
+        devices.wait_for_writer()
         return run.state
 
 

@@ -29,8 +29,8 @@ def zeros(shape) -> Tensor:
     return Tensor(shape, "float32", lambda: np.zeros(shape, np.float32))
 
 
-def convert(width, config=None, **options):
-    source = Source(origin="file", tensors=network(width), config=config or {})
+def convert(width, config=None, tensors=None, **options):
+    source = Source(origin="file", tensors=tensors or network(width), config=config or {})
     return timm.convert(source, Options(**options))
 
 
@@ -63,6 +63,14 @@ def test_safetensors_and_torch_files_read_alike(golden, edited, assert_same):
 def test_standard_widths_imply_heads(width, heads):
     assert convert(width).model.heads == heads
     assert convert(width, heads=2).model.heads == 2
+
+
+def test_widths_imply_nothing_without_a_class_token():
+    tensors = {**network(192), "pos_embed": zeros((1, 1, 192))}
+    del tensors["cls_token"]
+    assert convert(192, {"global_pool": "avg"}, tensors, heads=4).model.heads == 4
+    with pytest.raises(UserError, match="add --heads"):
+        convert(192, {"global_pool": "avg"}, tensors)
 
 
 def test_arguments_state_heads_without_an_architecture():

@@ -127,6 +127,19 @@ def test_views_never_leave_their_storage(write, data):
 
 
 @pytest.mark.parametrize(
+    ("shape", "strides", "offset"),
+    [((), (), 11), ((1,), (50,), 11), ((2, 3), (9, 1), 0), ((3, 0), (50, 1), 11)],
+)
+def test_views_may_reach_the_last_number_and_no_further(shape, strides, offset, write):
+    np.testing.assert_array_equal(
+        load(write(tensor(shape, strides, offset))).ravel()[-1:], NUMBERS[11:][: math.prod(shape)]
+    )
+    if math.prod(shape):
+        with pytest.raises(UserError, match="does not fit"):
+            load(write(tensor(shape, strides, offset + 1)))
+
+
+@pytest.mark.parametrize(
     ("shape", "strides"),
     [
         ((2**30, 2**30), (0, 0)),  # a bomb of one number
@@ -195,7 +208,18 @@ def test_missing_storage_is_refused(write):
 def test_compressed_archive_is_refused(write):
     zeros = {"data/0": bytes(2**20)}
     path = write(tensor((1,), (1,)), zeros, compression=zipfile.ZIP_DEFLATED)
-    with pytest.raises(UserError, match="compressed"):
+    with pytest.raises(UserError, match="is compressed, which torch"):
+        load(path)
+
+
+@pytest.mark.parametrize("sizes", [(48, 52), (52, 48), (2**31, 2**31)])
+def test_sizes_that_cannot_be_are_refused(sizes, write):
+    path = write(tensor((1,), (1,)))
+    data = bytearray(path.read_bytes())
+    entry = data.rindex(b"PK\x01\x02")  # the directory's entry of data/0
+    struct.pack_into("<II", data, entry + 20, *sizes)
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="'archive/data/0' has an impossible size"):
         load(path)
 
 
