@@ -42,7 +42,7 @@ def write_text(path: Path, text: str) -> None:
 def read_json(text: str | bytes, origin: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{origin} is not valid JSON: {error}") from error
 
 

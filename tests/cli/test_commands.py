@@ -97,6 +97,37 @@ def test_an_architecture_file_is_used(tmp_path):
     assert mpcvit.load(tmp_path / "run" / "model.safetensors").architecture == architecture
 
 
+GOLDEN = CONFIGS.parent / "tests" / "golden" / "foreign"
+
+
+def test_import(tmp_path):
+    out = tmp_path / "model.safetensors"
+    output = invoke("import", GOLDEN / "authors_heads.pth.tar", "--out", out).output
+    assert "R S R" in output
+    stored = np.load(GOLDEN / "authors_heads.npz")
+    model = mpcvit.load(out)
+    assert np.abs(model(stored["images"]) - stored["logits"]).max() < 2e-5
+    assert model.checkpoint.provenance.origin == "imported from authors_heads.pth.tar"
+    assert model.checkpoint.data.mean == (0.4, 0.5, 0.6)
+
+
+def test_import_asks_for_what_the_file_does_not_tell(tmp_path):
+    source, out = GOLDEN / "authors_teacher.pth.tar", tmp_path / "model.safetensors"
+    assert "add --mean and --std" in invoke("import", source, "--out", out, code=2).stderr
+    assert not out.exists()
+    (tmp_path / "names.txt").write_text("".join(f"name{index}\n" for index in range(11)))
+    normalisation = ["--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2"]
+    names = ["--class-names", tmp_path / "names.txt"]
+    document = json.loads(
+        invoke("import", source, "--out", out, *normalisation, *names, "--json").stdout
+    )
+    model = mpcvit.load(out)
+    assert document["parameters"] == model.checkpoint.parameter_count
+    assert model.classes[:2] == ("name0", "name1")
+    wrong = invoke("import", source, "--out", out, "--mean", "a", "--std", "1", code=2)
+    assert "--mean must be numbers between commas" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -29,7 +29,7 @@ _ZIP_ERRORS = (
 
 _LARGEST_PICKLE_BYTES = 2**24  # real ones stay below 2**20: the numbers lie elsewhere
 _LARGEST_EXPANDED = 2**20  # entries of a tensor that repeats its storage's
-_LARGEST_SIZE = 2**40  # of one axis
+_LARGEST_SIZE = 2**40  # of one axis, or stride
 _MOST_AXES = 32  # NumPy's limit
 
 _STORAGES = {
@@ -204,20 +204,19 @@ class _Content:
     def _check_bounds(
         self, storage: _Storage, offset: int, shape: tuple[Any, ...], steps: tuple[Any, ...]
     ) -> None:
-        if len(shape) != len(steps) or any(type(size) is not int for size in (*shape, *steps)):
+        sizes = (offset, *shape, *steps)
+        if len(shape) != len(steps) or any(type(size) is not int for size in sizes):
             raise ValueError("a tensor whose shape and strides differ in length")
-        elements = math.prod(shape)
-        last = offset + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
         if (
-            min((offset, *shape, *steps)) < 0
-            or (elements > 0 and last >= storage.elements)
-            or elements > max(storage.elements, _LARGEST_EXPANDED)
-            or max((0, *shape)) > _LARGEST_SIZE
-            or len(shape) > _MOST_AXES
+            len(shape) > _MOST_AXES
+            or min(sizes) < 0
+            or max(sizes) > _LARGEST_SIZE
+            or math.prod(shape) > max(storage.elements, _LARGEST_EXPANDED)
+            or _last_place(offset, shape, steps) >= storage.elements
         ):
             raise UserError(
-                f"{self.path} is damaged: it describes a tensor of shape {shape} and strides "
-                f"{steps} over a storage of {storage.elements:,} numbers, which it does not fit"
+                f"{self.path} is damaged: it describes a tensor that does not fit its storage "
+                f"of {storage.elements:,} numbers; copy or download it again"
             )
 
     def _read_tensor(
@@ -225,7 +224,7 @@ class _Content:
     ) -> np.ndarray:
         wide = storage.code == "bfloat16"
         dtype = np.dtype(f"{self.byteorder}{'u2' if wide else storage.code}")
-        if math.prod(shape) == 0:
+        if 0 in shape:
             return np.zeros(shape, "f4" if wide else storage.code)
         numbers = np.frombuffer(self._read(storage.member), dtype)[offset:]
         strides = tuple(step * dtype.itemsize for step in steps)
@@ -233,6 +232,17 @@ class _Content:
         if wide:  # bfloat16 is the upper half of a float32
             return (view.astype(np.uint32) << 16).view(np.float32)
         return view.astype(dtype.newbyteorder("="))
+
+
+def _last_place(offset: int, shape: tuple[int, ...], steps: tuple[int, ...]) -> int:
+    """Where in its storage a tensor's last number lies; -1 for a tensor without numbers.
+
+    >>> _last_place(1, (2, 3), (4, 1)), _last_place(1, (2, 0), (4, 1))
+    (7, -1)
+    """
+    if 0 in shape:
+        return -1
+    return offset + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
 
 
 def _item_bytes(code: str) -> int:

@@ -144,6 +144,7 @@ def test_views_may_reach_the_last_number_and_no_further(shape, strides, offset, 
     [
         ((2**30, 2**30), (0, 0)),  # a bomb of one number
         ((2**62, 0), (1, 1)),
+        ((1,), (2**62,)),
         ((1,) * 33, (1,) * 33),
     ],
 )
