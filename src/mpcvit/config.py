@@ -198,6 +198,7 @@ class TrainConfig:
     warmup_learning_rate: float = 1e-6
     weight_decay: float = 5e-2
     clip_norm: float = 0.0  # 0: no clipping
+    piece_size: int = 0  # images that a device takes at once; 0: 8 on a CPU, else all
     precision: Precision = Precision.FLOAT32
     eval_batch_size: int = 256
     eval_every_epochs: int = 1
@@ -209,7 +210,7 @@ class TrainConfig:
         _require(self.eval_every_epochs > 0, "eval_every_epochs", "must be positive")
         for name in (
             *("min_learning_rate", "warmup_epochs", "warmup_learning_rate", "weight_decay"),
-            *("clip_norm", "checkpoint_every_minutes"),
+            *("clip_norm", "checkpoint_every_minutes", "piece_size"),
         ):
             _require(getattr(self, name) >= 0, name, "must not be negative")
         _require(

@@ -30,12 +30,16 @@ def training(
 
     Example: mpcvit bench training configs/cifar10.toml --out results/training-speed.csv
     """
-    from mpcvit.bench.training import bench_training
     from mpcvit.config import load_config
+    from mpcvit.cores import split_cpu
+
+    config = load_config(config_file, list(overrides or []))
+    split_cpu(config.train.batch_size)
+
+    from mpcvit.bench.training import bench_training
     from mpcvit.records import write_rows
     from mpcvit.report.live import counting
 
-    config = load_config(config_file, list(overrides or []))
     with counting() as progress:
         rows = bench_training(config, rounds=rounds, progress=progress)
     if out is not None:

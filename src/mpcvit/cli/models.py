@@ -35,6 +35,10 @@ def evaluate(
 
     Example: mpcvit evaluate runs/digits/model.safetensors
     """
+    from mpcvit.cores import split_cpu
+
+    split_cpu(batch_size)
+
     from mpcvit.checkpoint import Checkpoint
     from mpcvit.config import DataSource
     from mpcvit.data import load_split

@@ -41,6 +41,7 @@ def train(
     """
     from mpcvit.arch import Architecture
     from mpcvit.config import load_config
+    from mpcvit.cores import split_cpu
 
     settings = list(overrides or [])
     if data is not None:
@@ -52,6 +53,8 @@ def train(
         architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
     folder = out or config.folder
     _choose(folder, resume=resume, fresh=fresh)
+
+    split_cpu(config.train.batch_size)
 
     from mpcvit.data import load_dataset
     from mpcvit.optim.devices import join_hosts
@@ -94,11 +97,9 @@ def train(
 
 def _choose(folder: Path, *, resume: bool, fresh: bool) -> None:
     """Neither lose a run that is there nor resume one that is not."""
-    from mpcvit.optim.loop import STATE
-
     if resume and fresh:
         raise UserError("--resume and --fresh exclude each other")
-    has_state = (folder / STATE).exists()
+    has_state = (folder / "state.safetensors").exists()
     if resume and not has_state:
         raise UserError(f"there is nothing to resume in {folder}")
     if (has_state or (folder / "model.safetensors").exists()) and not (resume or fresh):

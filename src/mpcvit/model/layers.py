@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mpcvit.config import Activation
+from mpcvit.model import kernels
 
 default_init = nn.initializers.normal(stddev=0.02)
 
@@ -27,8 +28,11 @@ class Linear(nn.Module):
             self.bias = self.param("bias", nn.initializers.zeros, (self.outputs,))
 
     def __call__(self, x: Float[Array, "*lead inputs"]) -> Float[Array, "*lead outputs"]:
-        y = x.astype(self.dtype) @ self.kernel.astype(self.dtype)
-        return y + self.bias.astype(self.dtype) if self.use_bias else y
+        rows = x.astype(self.dtype).reshape(-1, self.inputs)
+        y = kernels.matmul(rows, self.kernel.astype(self.dtype))
+        if self.use_bias:
+            y = kernels.add_bias(y, self.bias.astype(self.dtype))
+        return y.reshape(*x.shape[:-1], self.outputs)
 
 
 def activate(activation: Activation, x: Array) -> Array:
@@ -51,7 +55,7 @@ def activate(activation: Activation, x: Array) -> Array:
     """
     match activation:
         case Activation.GELU:
-            return jax.nn.gelu(x, approximate=False)
+            return kernels.gelu(x)
         case Activation.GELU_TANH:
             return jax.nn.gelu(x, approximate=True)
         case Activation.GELU_SIGMOID:
@@ -79,12 +83,9 @@ class LayerNorm(nn.Module):
     def __call__(self, x: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
         scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-        x = x.astype(jnp.float32)
-        # Two passes: E[x^2] - E[x]^2 would cancel where the mean is large.
-        centred = x - x.mean(axis=-1, keepdims=True)
-        variance = jnp.square(centred).mean(axis=-1, keepdims=True)
-        y = centred * jax.lax.rsqrt(variance + self.eps) * scale + bias
-        return y.astype(self.dtype)
+        rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
+        y = kernels.normalise(rows, scale, bias, self.eps)
+        return y.astype(self.dtype).reshape(x.shape)
 
 
 def dropout(rng: Array, x: Array, rate: float) -> Array:

@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.experimental.shard_map import shard_map
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mpcvit.config import DistributedConfig, Precision
 from mpcvit.errors import UserError
 
+CPU_PIECE = 8
 DTYPES = {Precision.FLOAT32: jnp.float32, Precision.BFLOAT16: jnp.bfloat16}
 
 
@@ -50,6 +52,38 @@ class Devices:
             raise UserError(
                 f"'{key}' ({batch_size}) must be divisible by the number of devices ({self.count})"
             )
+
+    def piece_size(self, images: int, wanted: int) -> int:
+        """Into pieces of how many images a device cuts its part of a batch.
+
+        Activations of a few images stay in a CPU's caches; accelerators want them all.
+        """
+        if wanted == 0:
+            wanted = CPU_PIECE if self.mesh.devices[0].platform == "cpu" else images
+        return max(size for size in range(1, images + 1) if size <= wanted and images % size == 0)
+
+    def on_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Run `function(copied, split, copied)` on every device; it must return copies."""
+        copied, split = self.copied.spec, self.split.spec
+        return shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=(copied, split, copied),
+            out_specs=copied,
+            check_rep=False,
+        )
+
+    def index(self) -> jax.Array:
+        """Within `on_each`: the number of the device."""
+        return jax.lax.axis_index("batch")
+
+    def mean(self, tree: Any) -> Any:
+        """Within `on_each`: the mean over devices."""
+        return jax.lax.pmean(tree, "batch")
+
+    def sum(self, tree: Any) -> Any:
+        """Within `on_each`: the sum over devices."""
+        return jax.lax.psum(tree, "batch")
 
     def from_local(self, arrays: Any) -> Any:
         """Join the parts of a batch that the hosts hold into global arrays."""

@@ -255,13 +255,10 @@ def make_step(
 ) -> Callable[[State, Batch], tuple[State, jax.Array]]:
     """Compile one update. The old state's memory is reused for the new one."""
     optimizer = make_optimizer(config.train, steps_per_epoch)
-    key = jax.random.key(config.seed)
+    gradients_of = _make_gradients(task, config, devices)
 
     def step(state: State, batch: Batch) -> tuple[State, jax.Array]:
-        rng = jax.random.fold_in(key, state.step)
-        (loss, metrics), gradients = jax.value_and_grad(task.loss, has_aux=True)(
-            state.parameters, batch, rng
-        )
+        loss, metrics, gradients = gradients_of(state.parameters, batch, state.step)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = task.project(optax.apply_updates(state.parameters, updates))
         images = batch.images.shape[0]
@@ -270,6 +267,44 @@ def make_step(
         return State(parameters, optimizer_state, state.step + 1, sums), loss
 
     return devices.jit(step, donate_argnums=0)
+
+
+def _make_gradients(task: Task, config: Config, devices: Devices) -> Callable[..., Any]:
+    """Loss, metrics and gradients of a batch: each device takes its part in pieces."""
+    seed = config.seed
+    per_device = config.train.batch_size // devices.count
+    pieces = per_device // devices.piece_size(per_device, config.train.piece_size)
+    differentiate = jax.value_and_grad(task.loss, has_aux=True)
+
+    def of_piece(parameters: Any, piece: Batch, rng: jax.Array) -> tuple[Any, Metrics, Any]:
+        (loss, metrics), gradients = differentiate(parameters, piece, rng)
+        return loss, metrics, gradients
+
+    def on_device(parameters: Any, batch: Batch, step: jax.Array) -> tuple[Any, Metrics, Any]:
+        rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), devices.index())
+        if pieces == 1:
+            loss, metrics, gradients = of_piece(parameters, batch, rng)
+        else:
+            cut = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
+            zeros = jax.tree.map(
+                lambda x: jnp.zeros(x.shape, x.dtype),
+                jax.eval_shape(of_piece, parameters, jax.tree.map(lambda x: x[0], cut), rng),
+            )
+
+            def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+                index, piece = numbered
+                found = of_piece(parameters, piece, jax.random.fold_in(rng, index))
+                return jax.tree.map(jnp.add, total, found), None
+
+            (loss, metrics, gradients), _ = jax.lax.scan(add, zeros, (jnp.arange(pieces), cut))
+        # losses and gradients are means over images, metrics are sums
+        return (
+            devices.mean(loss / pieces),
+            devices.sum(metrics),
+            devices.mean(jax.tree.map(lambda x: x / pieces, gradients)),
+        )
+
+    return devices.on_each(on_device)
 
 
 def _empty_batch(config: Config) -> Batch:
