@@ -15,6 +15,12 @@ from typing import Any
 
 from mpcvit.storage import write_text
 
+# The files of a run folder.
+MODEL_FILE = "model.safetensors"
+STATE_FILE = "state.safetensors"
+LOG_FILE = "log.jsonl"
+CURVES_FILE = "curves.png"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:

@@ -11,7 +11,8 @@ import numpy as np
 from mpcvit.checkpoint import Checkpoint, flatten_parameters
 from mpcvit.config import load_config
 from mpcvit.data import load_dataset
-from mpcvit.train.supervised import MODEL, train
+from mpcvit.records import MODEL_FILE
+from mpcvit.train.supervised import train
 from tests.unit.test_config import TINY
 
 
@@ -51,7 +52,7 @@ def test_two_hosts_train_what_two_devices_do(tmp_path):
         config.data, image_size=model.image_size, channels=model.channels, classes=model.classes
     )
     expected = flatten_parameters(train(config, dataset, tmp_path / "devices").parameters)
-    found = flatten_parameters(Checkpoint.load(tmp_path / "hosts" / MODEL).parameters)
+    found = flatten_parameters(Checkpoint.load(tmp_path / "hosts" / MODEL_FILE).parameters)
     for name, tensor in expected.items():
         # the hosts add up gradients in another order; see test_devices_share_a_batch
         assert np.abs(found[name] - tensor).max() < 1e-3

@@ -8,6 +8,7 @@ import typer
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, print_json
 from mpcvit.errors import UserError
+from mpcvit.records import CURVES_FILE, MODEL_FILE, STATE_FILE
 
 
 @app.command()
@@ -59,9 +60,8 @@ def train(
     from mpcvit.data import load_dataset
     from mpcvit.optim.devices import join_hosts
     from mpcvit.optim.loop import StoppedError
-    from mpcvit.report.curves import CURVES, CurveWriter
+    from mpcvit.report.curves import CurveWriter
     from mpcvit.report.live import LiveProgress, console, counting
-    from mpcvit.train.supervised import MODEL
     from mpcvit.train.supervised import train as run
 
     join_hosts(config.distributed)
@@ -88,19 +88,19 @@ def train(
         raise typer.Exit(130) from None
     metrics = checkpoint.provenance.metrics
     if as_json:
-        print_json({"model": str(folder / MODEL), **metrics})
+        print_json({"model": str(folder / MODEL_FILE), **metrics})
         return
     print(f"test accuracy {100 * metrics['test_top1']:.2f} %")
-    print(f"model         {folder / MODEL}")
-    print(f"curves        {folder / CURVES}")
+    print(f"model         {folder / MODEL_FILE}")
+    print(f"curves        {folder / CURVES_FILE}")
 
 
 def _choose(folder: Path, *, resume: bool, fresh: bool) -> None:
     """Neither lose a run that is there nor resume one that is not."""
     if resume and fresh:
         raise UserError("--resume and --fresh exclude each other")
-    has_state = (folder / "state.safetensors").exists()
+    has_state = (folder / STATE_FILE).exists()
     if resume and not has_state:
         raise UserError(f"there is nothing to resume in {folder}")
-    if (has_state or (folder / "model.safetensors").exists()) and not (resume or fresh):
+    if (has_state or (folder / MODEL_FILE).exists()) and not (resume or fresh):
         raise UserError(f"{folder} already holds a run; add --resume, --fresh or another --out")

@@ -7,6 +7,7 @@ and GeLU keeps its input alone. Accelerators lose nothing.
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +65,7 @@ def _mean(x: Array) -> Array:
     return x.mean(axis=-1, keepdims=True)
 
 
-@jax.custom_vjp
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
 def normalise(
     x: Rows, scale: Float[Array, "inputs"], bias: Float[Array, "inputs"], eps: float
 ) -> Rows:
@@ -83,12 +84,12 @@ def _normalise_forward(
 
 
 def _normalise_backward(
-    saved: tuple[Array, Array, Array], gradient: Array
-) -> tuple[Array, Array, Array, None]:
+    eps: float, saved: tuple[Array, Array, Array], gradient: Array
+) -> tuple[Array, Array, Array]:
     unit, inverse, scale = saved
     scaled = gradient * scale
     x_gradient = inverse * (scaled - _mean(scaled) - unit * _mean(scaled * unit))
-    return x_gradient, _sum_rows(gradient * unit), _sum_rows(gradient), None
+    return x_gradient, _sum_rows(gradient * unit), _sum_rows(gradient)
 
 
 normalise.defvjp(_normalise_forward, _normalise_backward)

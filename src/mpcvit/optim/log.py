@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from mpcvit.errors import UserError
+from mpcvit.records import LOG_FILE
 from mpcvit.storage import write_text
-
-LOG = "log.jsonl"
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
     """The epochs that a run has logged, oldest first."""
-    path = folder / LOG
+    path = folder / LOG_FILE
     if not path.exists():
         return []
     rows = []
@@ -32,9 +31,9 @@ class RunLog:
         from tensorboardX import SummaryWriter  # slow to import
 
         rows = [row for row in read_log(folder) if row["step"] <= step]
-        write_text(folder / LOG, "".join(json.dumps(row) + "\n" for row in rows))
+        write_text(folder / LOG_FILE, "".join(json.dumps(row) + "\n" for row in rows))
         try:
-            self._file = (folder / LOG).open("a", encoding="utf-8")
+            self._file = (folder / LOG_FILE).open("a", encoding="utf-8")
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
         except OSError as error:
             raise UserError(f"cannot write the log in {folder}: {error.strerror}") from error

@@ -25,9 +25,9 @@ from mpcvit.optim.evaluate import Evaluation, Evaluator
 from mpcvit.optim.log import RunLog
 from mpcvit.optim.optimizer import learning_rate, make_optimizer
 from mpcvit.optim.state import State, load_state, save_state
+from mpcvit.records import STATE_FILE
 from mpcvit.storage import require_room
 
-STATE = "state.safetensors"
 TELL_EVERY_S = 0.5
 Metrics = dict[str, jax.Array]
 
@@ -149,7 +149,7 @@ class _Run:
         # two states at once while one replaces the other, and the artifact
         require_room(self.folder, 3 * size_bytes)
         if resume:
-            initial = load_state(self.folder / STATE, initial, self.config)
+            initial = load_state(self.folder / STATE_FILE, initial, self.config)
         self.state = self.devices.copy(initial)
         self.step = int(self.state.step)
 
@@ -237,7 +237,7 @@ class _Run:
 
     def _save(self) -> None:
         if self.devices.is_writer:
-            save_state(self.folder / STATE, jax.device_get(self.state), self.config)
+            save_state(self.folder / STATE_FILE, jax.device_get(self.state), self.config)
         self.saved_at = time.monotonic()
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 from mpcvit.optim.log import read_log
 from mpcvit.optim.loop import EpochEvent, StepEvent
+from mpcvit.records import CURVES_FILE
 from mpcvit.storage import replacing
-
-CURVES = "curves.png"
 
 
 def draw_curves(folder: Path) -> None:
@@ -30,7 +29,7 @@ def draw_curves(folder: Path) -> None:
         axes.set(xlabel="epoch", ylabel=label)
         axes.grid(alpha=0.3)
         axes.legend()
-    with replacing(folder / CURVES) as temporary:
+    with replacing(folder / CURVES_FILE) as temporary:
         figure.savefig(temporary, format="png", dpi=120)
 
 

@@ -17,9 +17,7 @@ from mpcvit.optim.devices import DTYPES
 from mpcvit.optim.evaluate import Evaluation
 from mpcvit.optim.loop import Metrics, Observer, fit
 from mpcvit.optim.losses import cross_entropy, in_top
-from mpcvit.records import Environment, Provenance
-
-MODEL = "model.safetensors"
+from mpcvit.records import MODEL_FILE, Environment, Provenance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,7 @@ class Supervised:
                     "test_loss": evaluation.loss,
                 },
             ),
-        ).save(folder / MODEL)
+        ).save(folder / MODEL_FILE)
 
 
 def train(
@@ -91,4 +89,4 @@ def train(
         data_fingerprint=dataset.fingerprint,
     )
     fit(task, config, dataset, folder, resume=resume, observers=observers)
-    return Checkpoint.load(folder / MODEL)
+    return Checkpoint.load(folder / MODEL_FILE)

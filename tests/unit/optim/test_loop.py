@@ -14,8 +14,9 @@ from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
 from mpcvit.optim import devices as devices_module
 from mpcvit.optim.log import read_log
-from mpcvit.optim.loop import STATE, DivergedError, StoppedError
-from mpcvit.train.supervised import MODEL, train
+from mpcvit.optim.loop import DivergedError, StoppedError
+from mpcvit.records import MODEL_FILE, STATE_FILE
+from mpcvit.train.supervised import train
 from tests.unit.test_config import TINY
 
 
@@ -85,9 +86,9 @@ def test_resume_survives_a_kill_between_checkpoints(uninterrupted, dataset, tmp_
     """After kill -9 the state is older than the log; both must agree again."""
     with pytest.raises(StoppedError):
         train(tiny(), dataset, tmp_path, observers=[StopAt(4)])
-    early = (tmp_path / STATE).read_bytes()
+    early = (tmp_path / STATE_FILE).read_bytes()
     train(tiny(), dataset, tmp_path, resume=True)
-    (tmp_path / STATE).write_bytes(early)
+    (tmp_path / STATE_FILE).write_bytes(early)
     with (tmp_path / "log.jsonl").open("a") as log:
         log.write('{"epoch": 3, "st')  # a line that was being written
     resumed = train(tiny(), dataset, tmp_path, resume=True)
@@ -100,14 +101,14 @@ def test_periodic_states_are_resumable(uninterrupted, dataset, tmp_path):
     class Copy:
         def on_step(self, event):
             if event.step == 6:
-                copied.append((tmp_path / STATE).read_bytes())
+                copied.append((tmp_path / STATE_FILE).read_bytes())
 
         def on_epoch(self, event):
             pass
 
     copied = []
     train(tiny("train.checkpoint_every_minutes=0"), dataset, tmp_path, observers=[Copy()])
-    (tmp_path / STATE).write_bytes(copied[0])
+    (tmp_path / STATE_FILE).write_bytes(copied[0])
     assert_same_parameters(train(tiny(), dataset, tmp_path, resume=True), uninterrupted[0])
 
 
@@ -117,17 +118,35 @@ def test_seeds_differ(uninterrupted, dataset, tmp_path):
     assert not np.allclose(kernel, uninterrupted[0].parameters["head"]["kernel"])
 
 
-def test_devices_share_a_batch(uninterrupted, dataset, tmp_path, monkeypatch):
+def test_devices_share_a_batch(dataset, tmp_path, monkeypatch):
     """Two devices compute what one does, up to the order of sums."""
     assert jax.device_count() == 2
+    # each device drops out by its own random numbers
+    config = tiny("model.attention_dropout=0.0", "model.stochastic_depth=0.0")
+    together = train(config, dataset, tmp_path / "two")
     monkeypatch.setattr(devices_module.jax, "devices", lambda: jax.local_devices()[:1])
-    alone = train(tiny(), dataset, tmp_path)
+    alone = train(config, dataset, tmp_path / "one")
     assert devices_module.Devices().count == 1
-    one, other = (flatten_parameters(run.parameters) for run in (alone, uninterrupted[0]))
+    one, other = (flatten_parameters(run.parameters) for run in (alone, together))
     for name in one:
         # Adam divides by the gradient's size, so rounding moves a parameter by up to a
         # small part of the learning rate (3e-3) at each of the 22 steps.
         assert np.abs(one[name] - other[name]).max() < 1e-3
+
+
+def test_pieces_add_up_to_the_batch(dataset, tmp_path):
+    """However a device cuts its part of a batch, the update is the same."""
+    settings = ("model.attention_dropout=0.0", "model.stochastic_depth=0.0")
+    runs = [
+        train(tiny(*settings, f"train.piece_size={size}"), dataset, tmp_path / str(size))
+        for size in (64, 16)
+    ]
+    one, other = (flatten_parameters(run.parameters) for run in runs)
+    for name in one:
+        assert np.abs(one[name] - other[name]).max() < 1e-3  # as above
+    assert read_log(tmp_path / "64")[0]["train_loss"] == pytest.approx(
+        read_log(tmp_path / "16")[0]["train_loss"], rel=1e-5
+    )
 
 
 def test_another_configuration_is_not_resumed(dataset, tmp_path):
@@ -142,9 +161,9 @@ def test_another_configuration_is_not_resumed(dataset, tmp_path):
 def test_a_damaged_state_is_refused(dataset, tmp_path):
     with pytest.raises(StoppedError):
         train(tiny(), dataset, tmp_path, observers=[StopAt(2)])
-    data = bytearray((tmp_path / STATE).read_bytes())
+    data = bytearray((tmp_path / STATE_FILE).read_bytes())
     data[-3] ^= 4
-    (tmp_path / STATE).write_bytes(data)
+    (tmp_path / STATE_FILE).write_bytes(data)
     with pytest.raises(UserError, match="damaged"):
         train(tiny(), dataset, tmp_path, resume=True)
 
@@ -164,7 +183,7 @@ def test_batch_must_divide_over_devices(dataset, tmp_path, monkeypatch):
 def test_run_folder(uninterrupted):
     checkpoint, folder = uninterrupted
     names = {entry.name for entry in folder.iterdir()}
-    assert names == {MODEL, STATE, "log.jsonl", "tensorboard"}
+    assert names == {MODEL_FILE, STATE_FILE, "log.jsonl", "tensorboard"}
     row = json.loads((folder / "log.jsonl").read_text().splitlines()[-1])
     assert row["test_top1"] == checkpoint.provenance.metrics["test_top1"]
     assert checkpoint.provenance.config["seed"] == 0
