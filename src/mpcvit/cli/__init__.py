@@ -12,8 +12,15 @@ from mpcvit import __version__
 from mpcvit.errors import UserError
 
 
+# In the order of the work, not of the alphabet.
+_ORDER = ("train", "evaluate", "show", "import", "bench")
+
+
 class _Commands(TyperGroup):
     """Tells a user's mistake in one sentence on standard error, with exit code 2."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -108,7 +108,9 @@ def show(model_file: ModelFile, as_json: AsJson = False) -> None:
             }
         )
         return
-    provenance.pop("config")
+    config = provenance.pop("config")
+    if config:
+        provenance |= {"seed": config["seed"], "epochs": config["train"]["epochs"]}
     _print_section("Model", model)
     print("\nArchitecture")
     print("  " + checkpoint.architecture.picture().replace("\n", "\n  "))

@@ -165,7 +165,8 @@ class _Run:
 
     def _epoch(self, epoch: int, start: int, stop_requested: Callable[[], bool]) -> None:
         previous_loss = None
-        for batch in self.batches.batches(epoch, start):
+        self.input_wait = _Wait()
+        for batch in self.input_wait.over(self.batches.batches(epoch, start)):
             self.state, loss = self.train_step(self.state, self.devices.from_local(batch))
             self.step += 1
             if previous_loss is not None:  # lets one step queue behind the one that runs
@@ -206,6 +207,7 @@ class _Run:
             **{f"train_{name}": value for name, value in self._means().items()},
             "learning_rate": float(self.schedule(self.step - 1)),
             "images_per_s": round(self.rate.images_per_s, 1),
+            "input_wait": round(self.input_wait.share, 4),
         }
         if done % self.config.train.eval_every_epochs == 0 or self.step == self.total_steps:
             evaluation = self.evaluate(self.state.parameters, self.dataset.test, self.config.data)
@@ -314,6 +316,26 @@ def _empty_batch(config: Config) -> Batch:
         targets=jnp.zeros((batch, config.model.classes)),
         labels=jnp.zeros((batch,), jnp.int32),
     )
+
+
+class _Wait:
+    """Which share of an epoch's time is spent waiting for its input."""
+
+    def __init__(self) -> None:
+        self._started, self._waited_s = time.perf_counter(), 0.0
+
+    @property
+    def share(self) -> float:
+        return self._waited_s / (time.perf_counter() - self._started)
+
+    def over(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches, None)
+            self._waited_s += time.perf_counter() - asked
+            if batch is None:
+                return
+            yield batch
 
 
 class _Rate:

@@ -90,4 +90,5 @@ class LiveProgress:
         line = f"epoch {row['epoch']:>3}  train loss {row['train_loss']:.4f}"
         if "test_top1" in row:
             line += f"  test loss {row['test_loss']:.4f}  top-1 {100 * row['test_top1']:.2f} %"
-        console.print(f"{line}  {row['images_per_s']:,.0f} images/s", highlight=False)
+        line += f"  {row['images_per_s']:,.0f} images/s, {100 * row['input_wait']:.0f} % input"
+        console.print(line, highlight=False)

@@ -68,7 +68,8 @@ def assert_same_parameters(one, other):
 
 
 def log_without_speed(folder):
-    return [{k: v for k, v in row.items() if k != "images_per_s"} for row in read_log(folder)]
+    speed = {"images_per_s", "input_wait"}
+    return [{k: v for k, v in row.items() if k not in speed} for row in read_log(folder)]
 
 
 @pytest.mark.parametrize("stop_at", [4, 11, 17])  # 11 steps make an epoch
@@ -188,6 +189,22 @@ def test_run_folder(uninterrupted):
     assert row["test_top1"] == checkpoint.provenance.metrics["test_top1"]
     assert checkpoint.provenance.config["seed"] == 0
     assert len(checkpoint.provenance.data_fingerprint) == 64
+
+
+def test_bfloat16_trains_float32_parameters(uninterrupted, dataset, tmp_path):
+    half = train(tiny("train.precision=bfloat16"), dataset, tmp_path)
+    kernel = half.parameters["head"]["kernel"]
+    assert kernel.dtype == np.float32
+    assert np.isfinite(kernel).all()
+    full = uninterrupted[0].provenance.metrics["test_loss"]
+    # 22 steps in 8 bits of mantissa: near, but not the same
+    assert half.provenance.metrics["test_loss"] == pytest.approx(full, rel=0.05)
+    assert half.provenance.metrics["test_loss"] != full
+
+
+def test_input_wait_is_a_share(uninterrupted):
+    for row in read_log(uninterrupted[1]):
+        assert 0 < row["input_wait"] < 1
 
 
 def test_full_disk_is_noticed_before_training(dataset, tmp_path, monkeypatch):
