@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 from mpcvit import __version__
 from mpcvit.errors import UserError
 
-
 # In the order of the work, not of the alphabet.
 _ORDER = ("train", "evaluate", "show", "import", "bench")
 

@@ -73,7 +73,7 @@ class Devices:
             check_rep=False,
         )
 
-    def index(self) -> jax.Array:
+    def index(self) -> Any:
         """Within `on_each`: the number of the device."""
         return jax.lax.axis_index("batch")
 
