@@ -40,26 +40,25 @@ class Evaluator:
         self._devices = devices
         # Every device takes part in every batch, so its size is rounded up to their number.
         self._batch_size = math.ceil(batch_size / devices.count) * devices.count
-        self._sums = devices.jit(
-            lambda parameters, images, labels, counted: _sums(
-                logits(parameters, images), labels, counted
-            )
-        )
+
+        # Each batch takes the sums of the one before: batches in flight at once would have the
+        # devices of a CPU wait for each other in different ones, with no thread left to end it.
+        def add(sums: jax.Array, parameters: Any, images: Any, labels: Any, counted: Any) -> Any:
+            return sums + _sums(logits(parameters, images), labels, counted)
+
+        self._add = devices.jit(add)
 
     def __call__(
         self, parameters: Any, split: Split, data: DataConfig, progress: Progress | None = None
     ) -> Evaluation:
         started = time.perf_counter()
-        total, done = None, 0
-        for batch in eval_batches(split, data, self._batch_size):
-            sums = self._sums(parameters, *self._devices.from_whole(batch))
-            total = sums if total is None else total + sums
-            done = min(done + self._batch_size, len(split.labels))
+        sums = self._devices.copy(jnp.zeros(4))
+        for index, batch in enumerate(eval_batches(split, data, self._batch_size)):
+            sums = self._add(sums, parameters, *self._devices.from_whole(batch))
             if progress is not None:
-                total.block_until_ready()
-                progress(done, len(split.labels))
-        assert total is not None, "a split has at least one image"
-        images, top1, top5, loss = (float(value) for value in total)
+                sums.block_until_ready()
+                progress(min((index + 1) * self._batch_size, len(split)), len(split))
+        images, top1, top5, loss = (float(value) for value in sums)
         return Evaluation(
             images=int(images),
             top1=top1 / images,
