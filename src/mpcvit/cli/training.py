@@ -84,7 +84,7 @@ def train(
                 observers=(live, CurveWriter()),
             )
     except StoppedError as stopped:
-        console.print(f"{stopped}; add --resume to go on", highlight=False)
+        console.print(f"{stopped}; add --resume to go on", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
     metrics = checkpoint.provenance.metrics
     if as_json:

@@ -91,4 +91,4 @@ class LiveProgress:
         if "test_top1" in row:
             line += f"  test loss {row['test_loss']:.4f}  top-1 {100 * row['test_top1']:.2f} %"
         line += f"  {row['images_per_s']:,.0f} images/s, {100 * row['input_wait']:.0f} % input"
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, soft_wrap=True)
