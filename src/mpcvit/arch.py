@@ -4,6 +4,7 @@ An architecture is plain data. It is saved as readable JSON, validated against
 the model it is meant for, and printed as a layers-by-heads picture.
 """
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -186,6 +187,10 @@ class Architecture:
         if any("*" in line for line in lines):
             legend.append("* = mixed over tokens")
         return "\n".join((header, *lines, ", ".join(legend)))
+
+    def digest(self) -> str:
+        """A short name for exactly this architecture."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
         layers = [

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -88,12 +87,7 @@ class TrainBatches:
     def __enter__(self) -> "TrainBatches":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

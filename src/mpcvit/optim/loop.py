@@ -24,7 +24,7 @@ from mpcvit.optim.devices import Devices
 from mpcvit.optim.evaluate import Evaluation, Evaluator
 from mpcvit.optim.log import RunLog
 from mpcvit.optim.optimizer import learning_rate, make_optimizer
-from mpcvit.optim.state import State, load_state, save_state
+from mpcvit.optim.state import State, identify, load_state, save_state
 from mpcvit.records import STATE_FILE
 from mpcvit.storage import require_room
 
@@ -34,6 +34,10 @@ Metrics = dict[str, jax.Array]
 
 class Task(Protocol):
     """What is trained."""
+
+    def subject(self) -> dict[str, str]:
+        """What a run is about beyond its configuration; a resumed one must agree."""
+        ...
 
     def init(self, seed: int) -> Any:
         """Fresh parameters."""
@@ -134,6 +138,7 @@ class _Run:
     ) -> None:
         self.task, self.config, self.dataset, self.folder = task, config, dataset, folder
         self.devices, self.batches, self.observers = devices, batches, observers
+        self.identity = identify(config, task.subject())
         self.steps_per_epoch = batches.steps_per_epoch
         self.total_steps = config.train.epochs * self.steps_per_epoch
         self.schedule = learning_rate(config.train, self.steps_per_epoch)
@@ -149,7 +154,7 @@ class _Run:
         # two states at once while one replaces the other, and the artifact
         require_room(self.folder, 3 * size_bytes)
         if resume:
-            initial = load_state(self.folder / STATE_FILE, initial, self.config)
+            initial = load_state(self.folder / STATE_FILE, initial, self.identity)
         self.state = self.devices.copy(initial)
         self.step = int(self.state.step)
 
@@ -239,7 +244,7 @@ class _Run:
 
     def _save(self) -> None:
         if self.devices.is_writer:
-            save_state(self.folder / STATE_FILE, jax.device_get(self.state), self.config)
+            save_state(self.folder / STATE_FILE, jax.device_get(self.state), self.identity)
         self.saved_at = time.monotonic()
 
 

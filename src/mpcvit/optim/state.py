@@ -30,27 +30,28 @@ class State(NamedTuple):
         return cls(parameters, optimizer, jnp.zeros((), jnp.int32), sums)
 
 
-def save_state(path: Path, state: State, config: Config) -> None:
+def save_state(path: Path, state: State, identity: dict[str, Any]) -> None:
+    """Write a state, with what its run is: see `identify`."""
     tensors = {name: np.asarray(leaf) for name, leaf in _named_leaves(state).items()}
     metadata = {
         "format": FORMAT,
-        "config": json.dumps(_lasting(config)),
+        "identity": json.dumps(identity),
         "digest": digest(tensors),
     }
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata)
 
 
-def load_state(path: Path, like: State, config: Config) -> State:
-    """Read a state that fits `like`, from a run of the same configuration."""
+def load_state(path: Path, like: State, identity: dict[str, Any]) -> State:
+    """Read a state that fits `like`, from a run that is the same."""
     tensors, metadata = read_tensors(path)
     if metadata.get("format") != FORMAT or metadata.get("digest") != digest(tensors):
         raise UserError(f"{path} is damaged or of another version; start again with --fresh")
-    before, now = read_json(metadata["config"], str(path)), _lasting(config)
-    if before != now:
+    before = read_json(metadata["identity"], str(path))
+    if before != identity:
         raise UserError(
-            f"{path} belongs to a run with another configuration: "
-            f"{_first_difference(before, now)}; the same configuration, or start again with --fresh"
+            f"{path} belongs to another run: {_first_difference(before, identity)}; "
+            "use the same settings, or start again with --fresh"
         )
     expected = {name: leaf.shape for name, leaf in _named_leaves(like).items()}
     if expected != {name: tensor.shape for name, tensor in tensors.items()}:
@@ -59,13 +60,11 @@ def load_state(path: Path, like: State, config: Config) -> State:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def _named_leaves(state: State) -> dict[str, Any]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+def identify(config: Config, subject: dict[str, str]) -> dict[str, Any]:
+    """What decides the result of a run, beside the task's own `subject`.
 
-
-def _lasting(config: Config) -> dict[str, Any]:
-    """What decides the result of a run: not paths, workers or how often it saves."""
+    Not paths, workers or how often it saves.
+    """
     plain = to_plain(config)
     for section, key in (
         *(("data", "path"), ("data", "source"), ("data", "workers")),
@@ -73,7 +72,12 @@ def _lasting(config: Config) -> dict[str, Any]:
     ):
         del plain[section][key]
     del plain["distributed"], plain["name"]
-    return plain
+    return {**plain, **subject}
+
+
+def _named_leaves(state: State) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
 def _first_difference(before: Any, now: Any, path: str = "") -> str:

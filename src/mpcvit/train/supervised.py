@@ -33,6 +33,12 @@ class Supervised:
     def _model(self) -> ViT:
         return ViT(self.config.model, self.architecture, dtype=DTYPES[self.config.train.precision])
 
+    def subject(self) -> dict[str, str]:
+        return {
+            "architecture": self.architecture.digest(),
+            "data_fingerprint": self.data_fingerprint,
+        }
+
     def init(self, seed: int) -> Any:
         return init_parameters(self.config.model, self.architecture, seed)
 

@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 
+from mpcvit.arch import Architecture, AttentionKind
 from mpcvit.checkpoint import flatten_parameters
 from mpcvit.config import load_config
 from mpcvit.data import load_dataset
@@ -157,6 +159,11 @@ def test_another_configuration_is_not_resumed(dataset, tmp_path):
         train(tiny("train.learning_rate=0.1"), dataset, tmp_path, resume=True)
     with pytest.raises(UserError, match=r"'model.width' was 16 and is 32"):
         train(tiny("model.width=32"), dataset, tmp_path, resume=True)
+    other = Architecture.uniform(AttentionKind.SCALING, depth=2, heads=2)
+    with pytest.raises(UserError, match="'architecture' was"):
+        train(tiny(), dataset, tmp_path, architecture=other, resume=True)
+    with pytest.raises(UserError, match="'data_fingerprint' was"):
+        train(tiny(), replace(dataset, fingerprint="other"), tmp_path, resume=True)
 
 
 def test_a_damaged_state_is_refused(dataset, tmp_path):
