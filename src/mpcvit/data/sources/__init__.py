@@ -31,7 +31,7 @@ def find_source(config: DataConfig) -> Source:
         return DigitsSource()
     if not config.path:
         raise UserError(
-            "data.path is empty: name a folder of images, or use data.source = 'digits'"
+            "no data set is named: add --data with its folder, or set data.source = 'digits'"
         )
     root = Path(config.path).expanduser()
     if not root.exists():
