@@ -5,6 +5,7 @@ import importlib.metadata
 import io
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,6 +21,7 @@ MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.safetensors"
 LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"
+TENSORBOARD_FOLDER = "tensorboard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,13 @@ class Provenance:
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> "Provenance":
         return cls(**{**document, "environment": Environment(**document["environment"])})
+
+
+def clear_run(folder: Path) -> None:
+    """Remove an earlier run's files, lest the new run be mistaken for it."""
+    for name in (MODEL_FILE, STATE_FILE, LOG_FILE, CURVES_FILE):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / TENSORBOARD_FOLDER, ignore_errors=True)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

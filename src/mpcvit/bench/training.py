@@ -25,7 +25,7 @@ from mpcvit.data import Batch, Split, TrainBatches
 from mpcvit.errors import UserError
 from mpcvit.optim.devices import Devices
 from mpcvit.optim.evaluate import Evaluator
-from mpcvit.optim.loop import initial_state, make_step
+from mpcvit.optim.step import initial_state, make_step
 from mpcvit.records import Environment
 from mpcvit.train.supervised import Supervised
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mpcvit.errors import UserError
-from mpcvit.records import LOG_FILE
+from mpcvit.records import LOG_FILE, TENSORBOARD_FOLDER
 from mpcvit.storage import write_text
 
 
@@ -34,7 +34,7 @@ class RunLog:
         write_text(folder / LOG_FILE, "".join(json.dumps(row) + "\n" for row in rows))
         try:
             self._file = (folder / LOG_FILE).open("a", encoding="utf-8")
-            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
+            self._board = SummaryWriter(str(folder / TENSORBOARD_FOLDER), purge_step=step)
         except OSError as error:
             raise UserError(f"cannot write the log in {folder}: {error.strerror}") from error
 

@@ -15,47 +15,20 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from mpcvit.config import Config
 from mpcvit.data import Batch, Dataset, TrainBatches
 from mpcvit.errors import UserError
 from mpcvit.optim.devices import Devices
-from mpcvit.optim.evaluate import Evaluation, Evaluator
+from mpcvit.optim.evaluate import Evaluator
 from mpcvit.optim.log import RunLog
-from mpcvit.optim.optimizer import learning_rate, make_optimizer
+from mpcvit.optim.optimizer import learning_rate
 from mpcvit.optim.state import State, identify, load_state, save_state
-from mpcvit.records import STATE_FILE
+from mpcvit.optim.step import Task, initial_state, make_step
+from mpcvit.records import STATE_FILE, clear_run
 from mpcvit.storage import require_room
 
 TELL_EVERY_S = 0.5
-Metrics = dict[str, jax.Array]
-
-
-class Task(Protocol):
-    """What is trained."""
-
-    def subject(self) -> dict[str, str]:
-        """What a run is about beyond its configuration; a resumed one must agree."""
-        ...
-
-    def init(self, seed: int) -> Any:
-        """Fresh parameters."""
-        ...
-
-    def loss(self, parameters: Any, batch: Batch, rng: jax.Array) -> tuple[jax.Array, Metrics]:
-        """The scalar to minimise, and sums over the batch to log as means per image."""
-        ...
-
-    def project(self, parameters: Any) -> Any:
-        """Bring updated parameters back to where they may be."""
-        ...
-
-    def logits(self, parameters: Any, images: jax.Array) -> jax.Array: ...
-
-    def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
-        """Write the task's artifact."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +128,8 @@ class _Run:
         require_room(self.folder, 3 * size_bytes)
         if resume:
             initial = load_state(self.folder / STATE_FILE, initial, self.identity)
+        elif self.devices.is_writer:
+            clear_run(self.folder)
         self.state = self.devices.copy(initial)
         self.step = int(self.state.step)
 
@@ -246,81 +221,6 @@ class _Run:
         if self.devices.is_writer:
             save_state(self.folder / STATE_FILE, jax.device_get(self.state), self.identity)
         self.saved_at = time.monotonic()
-
-
-def initial_state(task: Task, config: Config, steps_per_epoch: int) -> State:
-    optimizer = make_optimizer(config.train, steps_per_epoch)
-    parameters = task.init(config.seed)
-    batch = jax.eval_shape(lambda: _empty_batch(config))
-    metrics = jax.eval_shape(task.loss, parameters, batch, jax.random.key(0))[1]
-    sums = {name: jnp.zeros((), jnp.float32) for name in ("images", "loss", *metrics)}
-    return State.initial(parameters, optimizer.init(parameters), sums)
-
-
-def make_step(
-    task: Task, config: Config, steps_per_epoch: int, devices: Devices
-) -> Callable[[State, Batch], tuple[State, jax.Array]]:
-    """Compile one update. The old state's memory is reused for the new one."""
-    optimizer = make_optimizer(config.train, steps_per_epoch)
-    gradients_of = _make_gradients(task, config, devices)
-
-    def step(state: State, batch: Batch) -> tuple[State, jax.Array]:
-        loss, metrics, gradients = gradients_of(state.parameters, batch, state.step)
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.parameters)
-        parameters = task.project(optax.apply_updates(state.parameters, updates))
-        images = batch.images.shape[0]
-        added = {"images": jnp.float32(images), "loss": loss * images, **metrics}
-        sums = {name: state.sums[name] + added[name] for name in state.sums}
-        return State(parameters, optimizer_state, state.step + 1, sums), loss
-
-    return devices.jit(step, donate_argnums=0)
-
-
-def _make_gradients(task: Task, config: Config, devices: Devices) -> Callable[..., Any]:
-    """Loss, metrics and gradients of a batch: each device takes its part in pieces."""
-    seed = config.seed
-    per_device = config.train.batch_size // devices.count
-    pieces = per_device // devices.piece_size(per_device, config.train.piece_size)
-    differentiate = jax.value_and_grad(task.loss, has_aux=True)
-
-    def of_piece(parameters: Any, piece: Batch, rng: jax.Array) -> tuple[Any, Metrics, Any]:
-        (loss, metrics), gradients = differentiate(parameters, piece, rng)
-        return loss, metrics, gradients
-
-    def on_device(parameters: Any, batch: Batch, step: jax.Array) -> tuple[Any, Metrics, Any]:
-        rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), devices.index())
-        if pieces == 1:
-            loss, metrics, gradients = of_piece(parameters, batch, rng)
-        else:
-            cut = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
-            zeros = jax.tree.map(
-                lambda x: jnp.zeros(x.shape, x.dtype),
-                jax.eval_shape(of_piece, parameters, jax.tree.map(lambda x: x[0], cut), rng),
-            )
-
-            def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
-                index, piece = numbered
-                found = of_piece(parameters, piece, jax.random.fold_in(rng, index))
-                return jax.tree.map(jnp.add, total, found), None
-
-            (loss, metrics, gradients), _ = jax.lax.scan(add, zeros, (jnp.arange(pieces), cut))
-        # losses and gradients are means over images, metrics are sums
-        return (
-            devices.mean(loss / pieces),
-            devices.sum(metrics),
-            devices.mean(jax.tree.map(lambda x: x / pieces, gradients)),
-        )
-
-    return devices.on_each(on_device)
-
-
-def _empty_batch(config: Config) -> Batch:
-    size, batch = config.model.image_size, config.train.batch_size
-    return Batch(
-        images=jnp.zeros((batch, size, size, config.model.channels)),
-        targets=jnp.zeros((batch, config.model.classes)),
-        labels=jnp.zeros((batch,), jnp.int32),
-    )
 
 
 class _Wait:

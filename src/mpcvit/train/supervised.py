@@ -15,8 +15,9 @@ from mpcvit.data import Batch, Dataset
 from mpcvit.model.vit import ViT, init_parameters
 from mpcvit.optim.devices import DTYPES
 from mpcvit.optim.evaluate import Evaluation
-from mpcvit.optim.loop import Metrics, Observer, fit
+from mpcvit.optim.loop import Observer, fit
 from mpcvit.optim.losses import cross_entropy, in_top
+from mpcvit.optim.step import Metrics
 from mpcvit.records import MODEL_FILE, Environment, Provenance
 
 

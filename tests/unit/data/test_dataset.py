@@ -160,7 +160,7 @@ def test_missing_path_is_refused(tmp_path, load):
 
 
 def test_empty_path_is_refused(load):
-    with pytest.raises(UserError, match=r"data\.path is empty"):
+    with pytest.raises(UserError, match="no data set is named"):
         load("")
 
 

@@ -221,6 +221,25 @@ def test_full_disk_is_noticed_before_training(dataset, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_fresh_run_forgets_the_earlier_one(dataset, tmp_path):
+    with pytest.raises(StoppedError):
+        train(tiny(), dataset, tmp_path, observers=[StopAt(14)])
+    assert (tmp_path / MODEL_FILE).exists()
+
+    class Look:
+        def on_step(self, event):
+            seen.append((tmp_path / MODEL_FILE).exists() or (tmp_path / STATE_FILE).exists())
+            raise KeyboardInterrupt
+
+        def on_epoch(self, event):
+            pass
+
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny(), dataset, tmp_path, observers=[Look()])
+    assert seen == [False]
+
+
 def test_learns(dataset, tmp_path):
     """Seconds of training must beat chance (10 %) by far."""
     config = tiny(
