@@ -240,14 +240,19 @@ class DistillConfig:
     epochs: int = 600
     temperature: float = 1.0
     ce_weight: float = 1.0  # chi
-    logits_weight: float = 1.0  # beta
-    feature_weight: float = 1.0  # gamma
+    logits_weight: float = 1.0  # beta, of the divergence from the teacher's logits
+    feature_weight: float = 1.0  # gamma, of the distance from its last tokens
 
     def __post_init__(self) -> None:
         _require(self.epochs > 0, "epochs", "must be positive")
         _require(self.temperature > 0, "temperature", "must be positive")
         for name in ("ce_weight", "logits_weight", "feature_weight"):
             _require(getattr(self, name) >= 0, name, "must not be negative")
+        _require(
+            self.ce_weight + self.logits_weight + self.feature_weight > 0,
+            "ce_weight",
+            "and the other two weights are all 0: nothing would be learnt",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

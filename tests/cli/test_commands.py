@@ -14,7 +14,15 @@ import mpcvit
 from mpcvit.cli import app
 from tests.unit.test_config import CONFIGS, TINY
 
-COMMANDS = (["train"], ["evaluate"], ["show"], ["import"], ["bench"], ["bench", "training"])
+COMMANDS = (
+    ["train"],
+    ["retrain"],
+    ["evaluate"],
+    ["show"],
+    ["import"],
+    ["bench"],
+    ["bench", "training"],
+)
 
 
 def invoke(*arguments, code=0):
@@ -126,6 +134,22 @@ def test_import_asks_for_what_the_file_does_not_tell(tmp_path):
     assert model.classes[:2] == ("name0", "name1")
     wrong = invoke("import", source, "--out", out, "--mean", "a", "--std", "1", code=2)
     assert "--mean must be numbers between commas" in wrong.stderr
+
+
+def test_retrain(run_folder, tmp_path):
+    from mpcvit.arch import Architecture, AttentionKind
+
+    architecture = Architecture.uniform(AttentionKind.SCALING, depth=2, heads=2)
+    architecture.save(tmp_path / "arch.json")
+    command = ["retrain", TINY, "--arch", tmp_path / "arch.json", "--out", tmp_path / "run"]
+    teacher = ["--teacher", run_folder / "model.safetensors"]
+    document = json.loads(invoke(*command, *teacher, "--json").stdout)
+    model = mpcvit.load(tmp_path / "run" / "model.safetensors")
+    assert model.architecture == architecture
+    assert model.checkpoint.provenance.origin == "retrained with distillation"
+    assert model.checkpoint.provenance.metrics["test_top1"] == document["test_top1"]
+    row = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[0])
+    assert {"train_ce", "train_logits", "train_feature"} <= row.keys()
 
 
 @pytest.mark.parametrize(

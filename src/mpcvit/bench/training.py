@@ -102,7 +102,7 @@ def _jax_step(config: Config) -> Callable[[], float]:
         nonlocal state
         started = time.perf_counter()
         for _ in range(STEPS):
-            state, _ = step(state, batch)
+            state, _ = step(state, task.frozen(), batch)
         jax.block_until_ready(state)
         return time.perf_counter() - started
 

@@ -12,7 +12,7 @@ from mpcvit import __version__
 from mpcvit.errors import UserError
 
 # In the order of the work, not of the alphabet.
-_ORDER = ("train", "evaluate", "show", "import", "bench")
+_ORDER = ("train", "retrain", "evaluate", "show", "import", "bench")
 
 
 class _Commands(TyperGroup):

@@ -63,12 +63,15 @@ class Devices:
         return max(size for size in range(1, images + 1) if size <= wanted and images % size == 0)
 
     def on_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Run `function(copied, split, copied)` on every device; it must return copies."""
+        """Run a function on every device; only its fourth argument is split among them.
+
+        All devices must return the same.
+        """
         copied, split = self.copied.spec, self.split.spec
         return shard_map(
             function,
             mesh=self.mesh,
-            in_specs=(copied, split, copied),
+            in_specs=(copied, copied, copied, split),
             out_specs=copied,
             check_rep=False,
         )

@@ -131,6 +131,7 @@ class _Run:
         elif self.devices.is_writer:
             clear_run(self.folder)
         self.state = self.devices.copy(initial)
+        self.frozen = self.devices.copy(self.task.frozen())
         self.step = int(self.state.step)
 
     def go(self, stop_requested: Callable[[], bool]) -> None:
@@ -147,7 +148,8 @@ class _Run:
         previous_loss = None
         self.input_wait = _Wait()
         for batch in self.input_wait.over(self.batches.batches(epoch, start)):
-            self.state, loss = self.train_step(self.state, self.devices.from_local(batch))
+            batch = self.devices.from_local(batch)
+            self.state, loss = self.train_step(self.state, self.frozen, batch)
             self.step += 1
             if previous_loss is not None:  # lets one step queue behind the one that runs
                 previous_loss.block_until_ready()

@@ -29,3 +29,36 @@ def in_top(logits: Logits, labels: Int[Array, "batch"], k: int) -> Float[Array, 
     own = jnp.take_along_axis(logits, labels[:, None], axis=-1)
     # A constant output must not count as right; hence >=, which includes the label itself.
     return ((logits >= own).sum(axis=-1) <= k).astype(jnp.float32)
+
+
+def divergence(student: Logits, teacher: Logits, temperature: float = 1.0) -> Float[Array, "batch"]:
+    """How far a student's distribution is from its teacher's, in nats per image.
+
+        l[i] = sum_c p[c] (log p[c] - log q[c]),  p = softmax(teacher / T), q = softmax(student / T)
+
+    Zero where both agree up to a constant; no factor T^2.
+    Source: docs/numerics.md#distillation
+
+    >>> divergence(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
+    [0.0]
+    """
+    wanted = jax.nn.log_softmax(teacher / temperature)
+    found = jax.nn.log_softmax(student / temperature)
+    return (jnp.exp(wanted) * (wanted - found)).sum(axis=-1)
+
+
+def token_distance(
+    student: Float[Array, "batch token width"], teacher: Float[Array, "batch token width"]
+) -> Float[Array, "batch"]:
+    """Mean square difference of two images' tokens.
+
+        l[i] = mean over tokens and width of (s - t)^2
+
+    The paper writes an l2 distance; its authors train with this mean, whose size
+    does not depend on the shape of the network.
+    Source: docs/numerics.md#distillation
+
+    >>> token_distance(jnp.ones((1, 2, 3)), jnp.full((1, 2, 3), 3.0)).tolist()
+    [4.0]
+    """
+    return jnp.square(student - teacher).mean(axis=(1, 2))

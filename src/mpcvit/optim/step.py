@@ -29,7 +29,13 @@ class Task(Protocol):
         """Fresh parameters."""
         ...
 
-    def loss(self, parameters: Any, batch: Batch, rng: jax.Array) -> tuple[jax.Array, Metrics]:
+    def frozen(self) -> Any:
+        """Arrays that the loss reads and that are not learnt, such as a teacher's."""
+        ...
+
+    def loss(
+        self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
         """The scalar to minimise, and sums over the batch to log as means per image."""
         ...
 
@@ -48,20 +54,20 @@ def initial_state(task: Task, config: Config, steps_per_epoch: int) -> State:
     optimizer = make_optimizer(config.train, steps_per_epoch)
     parameters = task.init(config.seed)
     batch = jax.eval_shape(lambda: _empty_batch(config))
-    metrics = jax.eval_shape(task.loss, parameters, batch, jax.random.key(0))[1]
+    metrics = jax.eval_shape(task.loss, parameters, task.frozen(), batch, jax.random.key(0))[1]
     sums = {name: jnp.zeros((), jnp.float32) for name in ("images", "loss", *metrics)}
     return State.initial(parameters, optimizer.init(parameters), sums)
 
 
 def make_step(
     task: Task, config: Config, steps_per_epoch: int, devices: Devices
-) -> Callable[[State, Batch], tuple[State, jax.Array]]:
+) -> Callable[[State, Any, Batch], tuple[State, jax.Array]]:
     """Compile one update. The old state's memory is reused for the new one."""
     optimizer = make_optimizer(config.train, steps_per_epoch)
     gradients_of = _make_gradients(task, config, devices)
 
-    def step(state: State, batch: Batch) -> tuple[State, jax.Array]:
-        loss, metrics, gradients = gradients_of(state.parameters, batch, state.step)
+    def step(state: State, frozen: Any, batch: Batch) -> tuple[State, jax.Array]:
+        loss, metrics, gradients = gradients_of(state.parameters, frozen, state.step, batch)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = task.project(optax.apply_updates(state.parameters, updates))
         images = batch.images.shape[0]
@@ -79,21 +85,25 @@ def _make_gradients(task: Task, config: Config, devices: Devices) -> Callable[..
     pieces = per_device // devices.piece_size(per_device, config.train.piece_size)
     differentiate = jax.value_and_grad(task.loss, has_aux=True)
 
-    def of_piece(parameters: Any, piece: Batch, rng: jax.Array) -> tuple[Any, Metrics, Any]:
-        (loss, metrics), gradients = differentiate(parameters, piece, rng)
+    def of_piece(
+        parameters: Any, frozen: Any, piece: Batch, rng: jax.Array
+    ) -> tuple[Any, Metrics, Any]:
+        (loss, metrics), gradients = differentiate(parameters, frozen, piece, rng)
         return loss, metrics, gradients
 
-    def on_device(parameters: Any, batch: Batch, step: jax.Array) -> tuple[Any, Metrics, Any]:
+    def on_device(
+        parameters: Any, frozen: Any, step: jax.Array, batch: Batch
+    ) -> tuple[Any, Metrics, Any]:
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), devices.index())
         cut = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
 
         def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             index, piece = numbered
-            found = of_piece(parameters, piece, jax.random.fold_in(rng, index))
+            found = of_piece(parameters, frozen, piece, jax.random.fold_in(rng, index))
             return jax.tree.map(jnp.add, total, found), None
 
         first = jax.tree.map(lambda x: x[0], cut)
-        shapes = jax.eval_shape(of_piece, parameters, first, rng)
+        shapes = jax.eval_shape(of_piece, parameters, frozen, first, rng)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         (loss, metrics, gradients), _ = jax.lax.scan(add, zeros, (jnp.arange(pieces), cut))
         # losses and gradients are means over images, metrics are sums

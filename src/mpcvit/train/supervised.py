@@ -29,9 +29,10 @@ class Supervised:
     architecture: Architecture
     classes: tuple[str, ...]
     data_fingerprint: str
+    origin: str = "trained"
 
     @property
-    def _model(self) -> ViT:
+    def model(self) -> ViT:
         return ViT(self.config.model, self.architecture, dtype=DTYPES[self.config.train.precision])
 
     def subject(self) -> dict[str, str]:
@@ -43,8 +44,13 @@ class Supervised:
     def init(self, seed: int) -> Any:
         return init_parameters(self.config.model, self.architecture, seed)
 
-    def loss(self, parameters: Any, batch: Batch, rng: jax.Array) -> tuple[jax.Array, Metrics]:
-        logits, _ = self._model.apply(
+    def frozen(self) -> Any:
+        return {}
+
+    def loss(
+        self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        logits, _ = self.model.apply(
             {"params": parameters}, batch.images, train=True, rngs={"dropout": rng}
         )
         loss = cross_entropy(logits, batch.targets).mean()
@@ -54,7 +60,7 @@ class Supervised:
         return parameters
 
     def logits(self, parameters: Any, images: jax.Array) -> jax.Array:
-        return self._model.apply({"params": parameters}, images)[0]
+        return self.model.apply({"params": parameters}, images)[0]
 
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
         Checkpoint(
@@ -64,7 +70,7 @@ class Supervised:
             classes=self.classes,
             parameters=parameters,
             provenance=Provenance(
-                origin="trained",
+                origin=self.origin,
                 environment=Environment.here(),
                 config=to_plain(self.config),
                 data_fingerprint=self.data_fingerprint,

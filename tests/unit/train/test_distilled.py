@@ -1,0 +1,161 @@
+"""Distillation: its terms, its switches, and the teachers it refuses."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.config import DataConfig, Pooling, load_config
+from mpcvit.data import Batch, load_dataset
+from mpcvit.errors import UserError
+from mpcvit.optim.losses import divergence, token_distance
+from mpcvit.records import Environment, Provenance
+from mpcvit.train.distilled import Distilled, refuse_teacher, retrain
+from tests.models import perturbed_parameters
+from tests.tolerances import F32, assert_close
+from tests.unit.test_config import TINY
+
+K = AttentionKind
+CLASSES = tuple("0123456789")
+QUIET = ("model.attention_dropout=0.0", "model.stochastic_depth=0.0")
+
+
+def configure(*overrides):
+    return load_config(TINY, [*QUIET, *overrides])
+
+
+def make_teacher(config, *, data=None, classes=CLASSES):
+    model = config.model
+    architecture = Architecture.uniform(K.SOFTMAX, depth=model.depth, heads=model.heads)
+    return Checkpoint(
+        model=model,
+        architecture=architecture,
+        data=data or config.data,
+        classes=classes,
+        parameters=perturbed_parameters(model, architecture, seed=5),
+        provenance=Provenance(origin="trained", environment=Environment.here()),
+    )
+
+
+def make_task(config, teacher):
+    return Distilled(
+        config=config,
+        architecture=Architecture.uniform(K.SCALING, depth=2, heads=2),
+        classes=CLASSES,
+        data_fingerprint="",
+        teacher=teacher,
+    )
+
+
+def random_batch(size=6):
+    rng = np.random.default_rng(0)
+    return Batch(
+        images=jnp.asarray(rng.standard_normal((size, 8, 8, 1)), jnp.float32),
+        targets=jnp.asarray(rng.dirichlet(np.ones(10), size), jnp.float32),
+        labels=jnp.zeros(size, jnp.int32),
+    )
+
+
+def log_softmax(z):
+    return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+
+
+def test_terms_against_numpy():
+    rng = np.random.default_rng(1)
+    student, teacher = 3 * rng.standard_normal((2, 11, 7))
+    p, q = (log_softmax(z / 2.5) for z in (teacher, student))
+    expected = (np.exp(p) * (p - q)).sum(axis=1)
+    single = [jnp.asarray(z, jnp.float32) for z in (student, teacher)]
+    assert_close(divergence(*single, 2.5), expected, F32)
+    assert (expected > 0.01).all()
+    one, other = rng.standard_normal((2, 5, 3, 7))
+    expected = ((one - other) ** 2).mean(axis=(1, 2))
+    single = [jnp.asarray(x, jnp.float32) for x in (one, other)]
+    assert_close(token_distance(*single), expected, F32)
+
+
+ABLATION = ((1, 0, 0), (1, 1, 0), (1, 0, 1), (0, 1, 1), (1, 1, 1), (0.5, 2, 3))
+
+
+@pytest.mark.parametrize("weights", ABLATION)
+def test_loss_adds_up_its_weighted_terms(weights):
+    names = ("ce", "logits", "feature")
+    settings = [
+        f"distill.{name}_weight={weight}" for name, weight in zip(names, weights, strict=True)
+    ]
+    config = configure(*settings, "distill.temperature=2.0")
+    task = make_task(config, make_teacher(config))
+    batch = random_batch()
+    loss, metrics = jax.jit(task.loss)(task.init(0), task.frozen(), batch, jax.random.key(0))
+    used = {name: weight for name, weight in zip(names, weights, strict=True) if weight}
+    assert metrics.keys() == {*used, "top1"}  # what is switched off is not computed
+    expected = sum(weight * float(metrics[name]) / 6 for name, weight in used.items())
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_student_equal_to_its_teacher_has_nothing_to_learn_from_it():
+    config = configure("distill.ce_weight=0.0")
+    teacher = make_teacher(config)
+    task = replace(make_task(config, teacher), architecture=teacher.architecture)
+    parameters = {"student": teacher.parameters}
+    gradient_of = jax.jit(jax.value_and_grad(task.loss, has_aux=True))
+    (loss, _), gradient = gradient_of(parameters, task.frozen(), random_batch(), jax.random.key(0))
+    assert float(loss) == pytest.approx(0, abs=1e-6)
+    assert all(float(jnp.abs(leaf).max()) < 1e-4 for leaf in jax.tree.leaves(gradient))
+
+
+def test_another_width_is_projected():
+    config = configure()
+    task = make_task(config, make_teacher(configure("model.width=24", "model.depth=3")))
+    parameters = task.init(0)
+    assert parameters["projection"]["kernel"].shape == (16, 24)
+    gradient_of = jax.jit(jax.grad(lambda *x: task.loss(*x)[0]))
+    gradient = gradient_of(parameters, task.frozen(), random_batch(), jax.random.key(0))
+    assert float(jnp.abs(gradient["projection"]["kernel"]).max()) > 0
+    assert "projection" not in make_task(config, make_teacher(config)).init(0)
+
+
+def test_retrain_learns_from_the_teacher_alone(tmp_path):
+    """Without labels, the student must come to predict what the teacher does."""
+    config = configure(
+        *("distill.ce_weight=0.0", "distill.epochs=6", "train.learning_rate=0.01"),
+        *("augment.mixup=0.0", "augment.cutmix=0.0", "train.batch_size=32"),
+    )
+    model = config.model
+    dataset = load_dataset(
+        config.data, image_size=model.image_size, channels=model.channels, classes=model.classes
+    )
+    teacher = make_teacher(config, classes=dataset.classes)
+    architecture = Architecture.uniform(K.RELU_SOFTMAX, depth=2, heads=2)
+    retrain(config, dataset, tmp_path, architecture=architecture, teacher=teacher)
+    from mpcvit.optim.log import read_log
+
+    rows = read_log(tmp_path)
+    assert len(rows) == 6  # distill.epochs, not train.epochs
+    assert rows[-1]["train_logits"] < 0.5 * rows[0]["train_logits"]
+    assert rows[-1]["train_feature"] < 0.9 * rows[0]["train_feature"]
+
+
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [
+        (
+            make_teacher(configure("model.patch_size=2")),
+            "patches of 2 pixels, but the model patches of 4",
+        ),
+        (make_teacher(configure("model.image_size=12")), "images of 12 pixels"),
+        (make_teacher(configure("model.classes=7"), classes=CLASSES[:7]), "knows 7 classes"),
+        (make_teacher(configure(), classes=tuple("abcdefghij")), "begin with 'a'"),
+        (make_teacher(configure("model.pooling=mean")), "pools by mean, but the model by class"),
+        (make_teacher(configure(), data=DataConfig(mean=(0.1,), std=(1.0,))), "normalised by mean"),
+    ],
+)
+def test_foreign_teachers_are_refused(teacher, message):
+    assert configure().model.pooling is Pooling.CLASS
+    refuse_teacher(configure(), CLASSES, make_teacher(configure()))
+    with pytest.raises(UserError, match=message):
+        refuse_teacher(configure(), CLASSES, teacher)
