@@ -1,7 +1,7 @@
 """`mpcvit bench`."""
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ def training(
     overrides: Overrides = None,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds per measurement.")] = 10,
     out: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--out", help="CSV file for the rows."),
     ] = None,
     as_json: AsJson = False,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -131,19 +131,19 @@ def import_(
     ],
     out: Annotated[Path, typer.Option("--out", help="Checkpoint to write (.safetensors).")],
     heads: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=1, help="Heads per layer, where the file does not tell."),
     ] = None,
     class_names: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(help="Text file with one class name per line, where the file has none."),
     ] = None,
     mean: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="Mean per channel of the images, as in 0.485,0.456,0.406."),
     ] = None,
     std: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="Standard deviation per channel, likewise."),
     ] = None,
     relu_after: Annotated[

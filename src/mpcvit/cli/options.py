@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -13,11 +13,11 @@ ConfigFile = Annotated[
 ]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Checkpoint (.safetensors).")]
 DataFolder = Annotated[
-    Optional[Path],  # noqa: UP045 - Typer reads this at run time, on 3.10 too
+    Path | None,
     typer.Option("--data", help="Folder of the data set; overrides data.path."),
 ]
 Overrides = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in train.epochs=1."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

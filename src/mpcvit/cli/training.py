@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpcvit.checkpoint import Checkpoint
 
 Out = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option("--out", help="Run folder; runs/NAME unless given."),
 ]
 Resume = Annotated[
@@ -34,7 +34,7 @@ def train(
     overrides: Overrides = None,
     out: Out = None,
     arch: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--arch", help="Architecture (JSON); model.attention everywhere otherwise."),
     ] = None,
     resume: Resume = False,
