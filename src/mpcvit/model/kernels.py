@@ -1,7 +1,7 @@
 """Linear, layer norm and GeLU with gradients written out.
 
 The functions are the plain formulas, and so are the gradients, up to rounding.
-Written out, a training step on a CPU takes little more than half the time:
+Written out, a training step on a CPU is much shorter (docs/performance.md):
 weights' gradients need no transposed copies, sums over tokens are products,
 and GeLU keeps its input alone. Accelerators lose nothing.
 """

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mpcvit.config import Activation
 from mpcvit.model import kernels
+from mpcvit.model.layers import activate
 from tests.tolerances import F32, assert_close
 
 
@@ -44,6 +46,14 @@ def test_values_and_gradients(case):
     )
     for one, other in zip(ours, theirs, strict=True):
         assert_close(one, other, F32)
+
+
+def test_distances_from_gelu_are_as_documented():
+    x = jnp.linspace(-10, 10, 20_001)
+    exact = kernels.gelu(x)
+    for activation, bound in ((Activation.GELU_TANH, 5e-4), (Activation.GELU_SIGMOID, 0.021)):
+        distance = float(jnp.abs(activate(activation, x) - exact).max())
+        assert bound / 2 < distance <= bound
 
 
 def test_gelu_far_out():
