@@ -89,6 +89,22 @@ _SYMBOLS: dict[AttentionKind | MlpForm, str] = {
 }
 
 
+class Granularity(str, Enum):
+    """How far apart two choices of attention may be."""
+
+    LAYER = "layer"
+    HEAD = "head"
+    ROW = "row"
+
+
+class ActivationGranularity(str, Enum):
+    """Likewise of the MLP's non-linearity; `none` keeps it everywhere."""
+
+    NONE = "none"
+    LAYER = "layer"
+    TOKEN = "token"
+
+
 Rows = tuple[AttentionKind, ...]
 HeadChoice = AttentionKind | Rows
 MlpChoice = MlpForm | tuple[MlpForm, ...]
@@ -238,6 +254,52 @@ class Architecture:
                 )
             )
         return cls(layers=tuple(decoded))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerMixture:
+    """A layer under search: each head computes two kinds at once, weighed by alpha.
+
+    Where `activation` is searched, the MLP weighs its non-linearity against
+    the identity by beta.
+    """
+
+    kept: AttentionKind
+    replacement: AttentionKind
+    granularity: Granularity
+    activation: ActivationGranularity
+
+    @property
+    def kinds(self) -> frozenset[AttentionKind]:
+        return frozenset((self.kept, self.replacement))
+
+    def alpha_shape(self, *, heads: int, tokens: int) -> tuple[int, int]:
+        """Heads by rows, with a 1 where they share one choice."""
+        return {
+            Granularity.LAYER: (1, 1),
+            Granularity.HEAD: (heads, 1),
+            Granularity.ROW: (heads, tokens),
+        }[self.granularity]
+
+    def beta_size(self, *, tokens: int) -> int:
+        """Choices over the tokens of an MLP; 0 where none is searched."""
+        return {
+            ActivationGranularity.NONE: 0,
+            ActivationGranularity.LAYER: 1,
+            ActivationGranularity.TOKEN: tokens,
+        }[self.activation]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """What every head and MLP of a network may become."""
+
+    layers: tuple[LayerMixture, ...]
+
+    def validate(self, *, depth: int, heads: int, tokens: int) -> None:
+        """Refuse a mixture that was made for a model of another depth; it fits any other shape."""
+        if len(self.layers) != depth:
+            raise UserError(f"the mixture has {len(self.layers)} layers, but the model has {depth}")
 
 
 def _legend_order(name: AttentionKind | MlpForm) -> tuple[bool, str]:

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mpcvit.arch import AttentionKind
+from mpcvit.arch import ActivationGranularity, AttentionKind, Granularity
 from mpcvit.errors import UserError, nearest
 
 if sys.version_info >= (3, 11):
@@ -59,6 +59,28 @@ class Activation(str, Enum):
     GELU_SIGMOID = "gelu_sigmoid"
     RELU = "relu"
     QUAD = "quad"
+
+
+class NormForm(str, Enum):
+    """How tokens are normalised.
+
+    layer:  centred, divided by their deviation, then scaled and shifted
+    linear: scaled and shifted alone, as THE-X does
+    """
+
+    LAYER = "layer"
+    LINEAR = "linear"
+
+
+class CostForm(str, Enum):
+    """How the search adds up seconds.
+
+    additive:      every head pays for itself, as in the paper
+    shared_rounds: a layer pays its exchanges once, however many heads need them
+    """
+
+    ADDITIVE = "additive"
+    SHARED_ROUNDS = "shared_rounds"
 
 
 class Precision(str, Enum):
@@ -131,6 +153,7 @@ class ModelConfig:
     block: BlockForm = BlockForm.LITE
     pooling: Pooling = Pooling.CLASS
     qkv_bias: bool = False
+    norm: NormForm = NormForm.LAYER
     norm_eps: float = 1e-5
     attention: AttentionKind = (
         AttentionKind.SOFTMAX
@@ -223,14 +246,26 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """The search for an architecture: its length and the weight of latency."""
+    """The search for an architecture: what may change, and the weight of latency."""
 
     epochs: int = 300
-    latency_weight: float = 1e-5  # lambda
+    kept: AttentionKind = AttentionKind.RELU_SOFTMAX  # where alpha is 1
+    replacement: AttentionKind = AttentionKind.SCALING  # where alpha is 0
+    granularity: Granularity = Granularity.HEAD
+    activation: ActivationGranularity = ActivationGranularity.NONE
+    cost: CostForm = CostForm.ADDITIVE
+    latency_weight: float = 1e-5  # lambda, of attention's seconds
+    activation_weight: float = 0.0  # eta, of GeLU's; 0: lambda Lat(GeLU) / Lat(attention)
 
     def __post_init__(self) -> None:
         _require(self.epochs > 0, "epochs", "must be positive")
-        _require(self.latency_weight >= 0, "latency_weight", "must not be negative")
+        for name in ("latency_weight", "activation_weight"):
+            _require(getattr(self, name) >= 0, name, "must not be negative")
+        _require(
+            self.kept is not self.replacement,
+            "replacement",
+            f"must differ from search.kept ({self.kept.value})",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,10 @@
 """Where a number comes from: provenance, and the rows that stages write."""
 
 import csv
+import hashlib
 import importlib.metadata
 import io
+import json
 import os
 import platform
 import shutil
@@ -21,6 +23,8 @@ MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.safetensors"
 LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"
+SEARCH_FILE = "search.json"
+SEARCH_FIGURE_FILE = "search.png"
 TENSORBOARD_FOLDER = "tensorboard"
 
 
@@ -63,9 +67,18 @@ class Provenance:
 
 def clear_run(folder: Path) -> None:
     """Remove an earlier run's files, lest the new run be mistaken for it."""
-    for name in (MODEL_FILE, STATE_FILE, LOG_FILE, CURVES_FILE):
+    for name in (
+        *(MODEL_FILE, STATE_FILE, LOG_FILE, CURVES_FILE),
+        *(SEARCH_FILE, SEARCH_FIGURE_FILE),
+    ):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / TENSORBOARD_FOLDER, ignore_errors=True)
+
+
+def content_digest(document: Any) -> str:
+    """A short name for exactly these plain values."""
+    text = json.dumps(document, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

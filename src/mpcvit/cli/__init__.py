@@ -12,7 +12,10 @@ from mpcvit import __version__
 from mpcvit.errors import UserError
 
 # In the order of the work, not of the alphabet.
-_ORDER = ("train", "retrain", "evaluate", "show", "import", "bench")
+_ORDER = (
+    *("train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
+    *("evaluate", "show", "import", "bench"),
+)
 
 
 class _Commands(TyperGroup):
@@ -57,7 +60,7 @@ def _root(
 
 
 # Each module registers its commands on `app`.
-from mpcvit.cli import bench, models, training  # noqa: E402, F401
+from mpcvit.cli import bench, models, search, training  # noqa: E402, F401
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mpcvit.config import Config, load_config
 from mpcvit.errors import UserError
 
 ConfigFile = Annotated[
@@ -21,6 +22,14 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in train.epochs=1."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def configure(config_file: Path, data: Path | None, overrides: list[str] | None) -> Config:
+    """Read a configuration, with what the command line changes in it."""
+    settings = list(overrides or [])
+    if data is not None:
+        settings.append(f"data.path={str(data)!r}")
+    return load_config(config_file, settings)
 
 
 def print_json(document: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Array, Float
 
-from mpcvit.arch import AttentionKind, HeadChoice
+from mpcvit.arch import AttentionKind, HeadChoice, LayerMixture
 from mpcvit.config import ModelConfig
 from mpcvit.model.attention import Drop, KindParameters, attend
 from mpcvit.model.gather import gather, merge
@@ -85,6 +85,33 @@ def route(
                 scores[_label(kind, group, rows)] = formed
         outputs.append(merge(parts, [rows for _, rows in group.parts], axis=2))
     return merge(outputs, [group.heads for group in groups], axis=1), scores
+
+
+def mix(
+    layer: LayerMixture,
+    alpha: Float[Array, "alphas rows"],
+    q: HeadArray,
+    k: HeadArray,
+    v: HeadArray,
+    *,
+    config: ModelConfig,
+    learned: KindParameters,
+    drop: Drop | None,
+) -> tuple[HeadArray, dict[str, Array]]:
+    """Compute every head by both kinds of a search.
+
+        y = alpha kept(q, k, v) + (1 - alpha) replacement(q, k, v)
+
+    Source: docs/numerics.md#search
+    """
+    outputs, scores = [], {}
+    for kind in (layer.kept, layer.replacement):
+        output, formed = attend(kind, q, k, v, config=config, learned=learned, drop=drop)
+        outputs.append(output)
+        if formed is not None:
+            scores[kind.value] = formed
+    weight = alpha[None, :, :, None]
+    return weight * outputs[0] + (1 - weight) * outputs[1], scores
 
 
 def _of_heads(learned: KindParameters, heads: tuple[int, ...]) -> KindParameters:

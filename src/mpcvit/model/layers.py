@@ -88,6 +88,25 @@ class LayerNorm(nn.Module):
         return y.astype(self.dtype).reshape(x.shape)
 
 
+class LinearNorm(nn.Module):
+    """Scale and shift every token, and neither centre nor divide it (THE-X).
+
+        y = x * scale + bias
+
+    Secure cost: one product per entry, which folds into the weights around it.
+    Source: docs/numerics.md#linear-norm
+    """
+
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*lead width"]) -> Float[Array, "*lead width"]:
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
+        return (rows * scale[None] + bias[None]).astype(self.dtype).reshape(x.shape)
+
+
 def dropout(rng: Array, x: Array, rate: float) -> Array:
     """Zero entries with probability `rate`, and scale the rest to keep the mean.
 

@@ -7,12 +7,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.config import BlockForm, ModelConfig, Pooling
+from mpcvit.arch import (
+    Architecture,
+    AttentionKind,
+    LayerArchitecture,
+    LayerMixture,
+    Mixture,
+    MlpForm,
+)
+from mpcvit.config import BlockForm, ModelConfig, NormForm, Pooling
 from mpcvit.model.attention import KindParameters
 from mpcvit.model.gather import gather, merge
-from mpcvit.model.heads import route
-from mpcvit.model.layers import LayerNorm, Linear, activate, drop_path, dropout
+from mpcvit.model.heads import mix, route
+from mpcvit.model.layers import LayerNorm, Linear, LinearNorm, activate, drop_path, dropout
 
 Images = Float[Array, "batch row column channel"]
 Tokens = Float[Array, "batch token width"]
@@ -53,7 +60,7 @@ class Attention(nn.Module):
     """Multi-head attention whose every head may be of another kind."""
 
     config: ModelConfig
-    layer: LayerArchitecture
+    layer: LayerArchitecture | LayerMixture
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -64,11 +71,17 @@ class Attention(nn.Module):
         qkv = qkv.reshape(batch, tokens, 3, config.heads, config.head_dim)
         q, k, v = (qkv[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
         drop = self._drop if train and config.attention_dropout > 0 else None
-        y, scores = route(
-            self.layer.heads, q, k, v, config=config, learned=self._learned(), drop=drop
-        )
+        options: Any = {"config": config, "learned": self._learned(), "drop": drop}
+        if isinstance(self.layer, LayerMixture):
+            y, scores = mix(self.layer, self._alpha(self.layer), q, k, v, **options)
+        else:
+            y, scores = route(self.layer.heads, q, k, v, **options)
         y = y.transpose(0, 2, 1, 3).reshape(batch, tokens, width)
         return Linear(width, width, dtype=self.dtype, name="proj")(y), scores
+
+    def _alpha(self, layer: LayerMixture) -> Array:
+        shape = layer.alpha_shape(heads=self.config.heads, tokens=self.config.tokens)
+        return self.param("alpha", nn.initializers.ones, shape).astype(self.dtype)
 
     def _drop(self, weights: Array) -> Array:
         return dropout(self.make_rng("dropout"), weights, self.config.attention_dropout)
@@ -121,15 +134,26 @@ class Mlp(nn.Module):
     """Two linears with a non-linearity between, for the tokens that keep it."""
 
     config: ModelConfig
-    layer: LayerArchitecture
+    layer: LayerArchitecture | LayerMixture
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
         width, hidden = self.config.width, self.config.hidden
         self.up = Linear(width, hidden, dtype=self.dtype)
         self.down = Linear(hidden, width, dtype=self.dtype)
+        if isinstance(self.layer, LayerMixture) and self._choices:
+            self.beta = self.param("beta", nn.initializers.ones, (self._choices,))
+
+    @property
+    def _choices(self) -> int:
+        assert isinstance(self.layer, LayerMixture)
+        return self.layer.beta_size(tokens=self.config.tokens)
 
     def __call__(self, x: Tokens, *, train: bool) -> Tokens:
+        if isinstance(self.layer, LayerMixture):
+            return (
+                self._mixed(x, train) if self._choices else self._apply(MlpForm.ACTIVATED, x, train)
+            )
         forms = self.layer.mlp
         if not isinstance(forms, tuple):
             return self._apply(forms, x, train)
@@ -153,6 +177,12 @@ class Mlp(nn.Module):
             y = self.down(self._drop(hidden, train))
         return jax.nn.relu(y) if form.ends_in_relu else y
 
+    def _mixed(self, x: Tokens, train: bool) -> Tokens:
+        """(beta gelu(h) + (1 - beta) h) W2, h = x W1, with a beta per token or one."""
+        hidden, beta = self.up(x), self.beta.astype(self.dtype)[None, :, None]
+        hidden = beta * activate(self.config.activation, hidden) + (1 - beta) * hidden
+        return self.down(self._drop(hidden, train))
+
     def _fused(self, x: Tokens) -> Tokens:
         """x (W1 W2) + (b1 W2 + b2): the two linears as one."""
         kernel = self.up.kernel @ self.down.kernel
@@ -168,15 +198,15 @@ class Block(nn.Module):
     """Attention and MLP with their residuals, in either block form."""
 
     config: ModelConfig
-    layer: LayerArchitecture
+    layer: LayerArchitecture | LayerMixture
     depth_rate: float
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: Tokens, *, train: bool) -> tuple[Tokens, Intermediates]:
         config = self.config
-        norm1 = LayerNorm(config.norm_eps, self.dtype, name="norm1")
-        norm2 = LayerNorm(config.norm_eps, self.dtype, name="norm2")
+        norm1 = _norm(config, "norm1", self.dtype)
+        norm2 = _norm(config, "norm2", self.dtype)
         attention = Attention(config, self.layer, dtype=self.dtype, name="attention")
         mlp = Mlp(config, self.layer, dtype=self.dtype, name="mlp")
 
@@ -198,7 +228,7 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """A Vision Transformer that runs any `Architecture` of its shape.
+    """A Vision Transformer that runs any `Architecture` of its shape, or a `Mixture`.
 
     Gives logits and named intermediates: `blocks` (per block `scores`,
     `attention` and `output`) and `features`, the normalised tokens after the
@@ -206,7 +236,7 @@ class ViT(nn.Module):
     """
 
     config: ModelConfig
-    architecture: Architecture
+    architecture: Architecture | Mixture
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -224,13 +254,21 @@ class ViT(nn.Module):
             block = Block(config, layer, depth_rate, dtype=self.dtype, name=f"blocks_{index}")
             x, intermediates = block(x, train=train)
             blocks.append(intermediates)
-        x = LayerNorm(config.norm_eps, name="norm")(x)
+        x = _norm(config, "norm")(x)
         pooled = x[:, 0] if config.pooling is Pooling.CLASS else x.mean(axis=1)
         logits = Linear(config.width, config.classes, name="head")(pooled)
         return logits, {"blocks": blocks, "features": x}
 
 
-def init_parameters(config: ModelConfig, architecture: Architecture, seed: int) -> dict[str, Any]:
+def _norm(config: ModelConfig, name: str, dtype: Any = jnp.float32) -> nn.Module:
+    if config.norm is NormForm.LINEAR:
+        return LinearNorm(dtype, name=name)
+    return LayerNorm(config.norm_eps, dtype, name=name)
+
+
+def init_parameters(
+    config: ModelConfig, architecture: Architecture | Mixture, seed: int
+) -> dict[str, Any]:
     """Fresh parameters, the same for the same seed."""
     model = ViT(config, architecture)
     images = jnp.zeros((1, config.image_size, config.image_size, config.channels))

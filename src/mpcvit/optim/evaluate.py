@@ -30,6 +30,10 @@ class Evaluation:
     def to_dict(self) -> dict[str, float]:
         return asdict(self)
 
+    def as_metrics(self) -> dict[str, float]:
+        """The results alone, as logs and checkpoints name them."""
+        return {"test_top1": self.top1, "test_top5": self.top5, "test_loss": self.loss}
+
 
 class Evaluator:
     """A compiled evaluation, kept for use after every epoch."""

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mpcvit.errors import UserError
 from mpcvit.records import LOG_FILE, TENSORBOARD_FOLDER
 from mpcvit.storage import write_text
@@ -42,7 +44,10 @@ class RunLog:
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         for name, value in row.items():
-            if name != "step":
+            if isinstance(value, list):
+                for layer, values in enumerate(value):
+                    self._board.add_scalar(f"{name}/layer_{layer}", np.mean(values), row["step"])
+            elif name != "step":
                 self._board.add_scalar(name, value, row["step"])
 
     def close(self) -> None:

@@ -193,13 +193,11 @@ class _Run:
         }
         if done % self.config.train.eval_every_epochs == 0 or self.step == self.total_steps:
             evaluation = self.evaluate(self.state.parameters, self.dataset.test, self.config.data)
-            row |= {
-                "test_top1": evaluation.top1,
-                "test_top5": evaluation.top5,
-                "test_loss": evaluation.loss,
-            }
+            row |= evaluation.as_metrics()
             if self.devices.is_writer:
-                self.task.save(self.folder, jax.device_get(self.state.parameters), evaluation)
+                parameters = jax.device_get(self.state.parameters)
+                self.task.save(self.folder, parameters, evaluation)
+                row |= self.task.notes(parameters)
             self.rate.pause()
         sums = jax.tree.map(jnp.zeros_like, self.state.sums)
         self.state = self.state._replace(sums=self.devices.copy(sums))

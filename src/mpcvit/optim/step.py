@@ -45,6 +45,10 @@ class Task(Protocol):
 
     def logits(self, parameters: Any, images: jax.Array) -> jax.Array: ...
 
+    def notes(self, parameters: Any) -> dict[str, Any]:
+        """What to log of an epoch beside its losses: lists with an entry per layer."""
+        ...
+
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
         """Write the task's artifact."""
         ...

@@ -62,6 +62,9 @@ class Supervised:
     def logits(self, parameters: Any, images: jax.Array) -> jax.Array:
         return self.model.apply({"params": parameters}, images)[0]
 
+    def notes(self, parameters: Any) -> dict[str, Any]:
+        return {}
+
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
         Checkpoint(
             model=self.config.model,
@@ -74,11 +77,7 @@ class Supervised:
                 environment=Environment.here(),
                 config=to_plain(self.config),
                 data_fingerprint=self.data_fingerprint,
-                metrics={
-                    "test_top1": evaluation.top1,
-                    "test_top5": evaluation.top5,
-                    "test_loss": evaluation.loss,
-                },
+                metrics=evaluation.as_metrics(),
             ),
         ).save(folder / MODEL_FILE)
 

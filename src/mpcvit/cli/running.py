@@ -1,0 +1,69 @@
+"""What every command that trains shares: its run folder, its data and its progress."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from mpcvit.config import Config
+from mpcvit.errors import UserError
+from mpcvit.records import MODEL_FILE, SEARCH_FILE, STATE_FILE
+
+if TYPE_CHECKING:
+    from mpcvit.optim.loop import Observer
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Run folder; runs/NAME unless given."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the run folder's last saved state.")
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start again, replacing an earlier run.")]
+
+Outcome = TypeVar("Outcome")
+
+
+def choose(folder: Path, *, resume: bool, fresh: bool) -> None:
+    """Neither lose a run that is there nor resume one that is not."""
+    if resume and fresh:
+        raise UserError("--resume and --fresh exclude each other")
+    if resume and not (folder / STATE_FILE).exists():
+        raise UserError(f"there is nothing to resume in {folder}")
+    held = any((folder / name).exists() for name in (STATE_FILE, MODEL_FILE, SEARCH_FILE))
+    if held and not (resume or fresh):
+        raise UserError(f"{folder} already holds a run; add --resume, --fresh or another --out")
+
+
+def carry_out(
+    stage: Callable[..., Outcome],
+    config: Config,
+    folder: Path,
+    *,
+    drawers: "Sequence[Observer]" = (),
+    **settings: Any,
+) -> Outcome:
+    """Load the data and run a stage with its progress shown."""
+    from mpcvit.data import load_dataset
+    from mpcvit.optim.devices import join_hosts
+    from mpcvit.optim.loop import StoppedError
+    from mpcvit.report.curves import CurveWriter
+    from mpcvit.report.live import LiveProgress, console, counting
+
+    join_hosts(config.distributed)
+    with counting() as progress:
+        dataset = load_dataset(
+            config.data,
+            image_size=config.model.image_size,
+            channels=config.model.channels,
+            classes=config.model.classes,
+            progress=progress,
+        )
+    try:
+        with LiveProgress() as live:
+            observers = (live, CurveWriter(), *drawers)
+            return stage(config, dataset, folder, observers=observers, **settings)
+    except StoppedError as stopped:
+        console.print(f"{stopped}; add --resume to go on", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None

@@ -1,0 +1,231 @@
+"""`mpcvit estimate`, `mpcvit search` and `mpcvit derive`."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mpcvit.arch import AttentionKind, MlpForm
+from mpcvit.cli import app
+from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure, print_json
+from mpcvit.cli.running import Fresh, Out, Resume, carry_out, choose
+from mpcvit.cores import split_cpu
+from mpcvit.errors import UserError
+from mpcvit.records import SEARCH_FIGURE_FILE, SEARCH_FILE
+
+if TYPE_CHECKING:
+    from mpcvit.config import ModelConfig
+    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.search.derive import Derived
+
+LatencyFile = Annotated[
+    Path | None,
+    typer.Option("--latency", help="Latency file; modelled for this model unless given."),
+]
+
+
+@app.command()
+def estimate(
+    config_file: ConfigFile,
+    out: Annotated[Path, typer.Option("--out", help="Latency file to write (JSON).")],
+    overrides: Overrides = None,
+    round_trip_ms: Annotated[float, typer.Option(help="Of the network.")] = 40.0,
+    bandwidth_mb_per_s: Annotated[float, typer.Option(help="Of the network, a direction.")] = 44.0,
+    as_json: AsJson = False,
+) -> None:
+    """Model what every choice of a network costs when secure; runs nothing.
+
+    The latency file gives exchanges and bytes per layer, attention kind and MLP
+    form, from counts per operation. The default network is the paper's WAN.
+
+    Example: mpcvit estimate configs/cifar10.toml --out latency.json
+    """
+    from mpcvit.arch import Architecture
+    from mpcvit.cost.estimate import estimate as stage
+    from mpcvit.cost.latency import Network
+
+    model = configure(config_file, None, overrides).model
+    network = Network(round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6 * bandwidth_mb_per_s)
+    table = stage(model, network)
+    table.save(out)
+    rows = []
+    for kind in AttentionKind:
+        cost = table.price(Architecture.uniform(kind, depth=model.depth, heads=model.heads))
+        rows.append((kind.value, cost.exchanges, cost.sent_bytes / 1e6, table.seconds(cost)))
+    if as_json:
+        names = ("attention", "exchanges", "sent_mb", "modelled_s")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    print(f"{'every head':<14}{'exchanges':>10}{'MB sent':>9}{'modelled s':>12}")
+    for kind, exchanges, megabytes, seconds in rows:
+        print(f"{kind:<14}{exchanges:>10,.0f}{megabytes:>9.1f}{seconds:>12.2f}")
+    print(f"{table.source}\nwritten to {out}")
+
+
+@app.command()
+def search(
+    config_file: ConfigFile,
+    latency: LatencyFile = None,
+    data: DataFolder = None,
+    overrides: Overrides = None,
+    out: Out = None,
+    resume: Resume = False,
+    fresh: Fresh = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search which heads need ReLU softmax, and which tokens need GeLU.
+
+    Weights, alpha (per layer, head or row) and beta (per layer or token) are
+    learnt together, with the seconds that they cost in the loss. Writes
+    search.json, search.png and log.jsonl into the run folder; `mpcvit derive`
+    turns them into architectures of any ratio or budget.
+
+    Example: mpcvit search configs/digits.toml --out runs/search
+    """
+    config = configure(config_file, data, overrides)
+    folder = out or config.folder
+    choose(folder, resume=resume, fresh=fresh)
+    table = _latency(latency, config.model)
+    table.require_shape(config.model, str(latency or "the latency table"))
+    split_cpu(config.train.batch_size)
+
+    from mpcvit.report.importance import ImportanceWriter
+    from mpcvit.search.task import search as stage
+
+    result = carry_out(
+        stage, config, folder, drawers=(ImportanceWriter(),), latency=table, resume=resume
+    )
+    accuracy = result.provenance.metrics["test_top1"]
+    means = [sum(sum(rows) / len(rows) for rows in heads) / len(heads) for heads in result.alpha]
+    if as_json:
+        print_json(
+            {
+                "search": str(folder / SEARCH_FILE),
+                "latency_source": table.source,
+                "alpha_mean_per_layer": means,
+                **result.provenance.metrics,
+            }
+        )
+        return
+    print(f"seconds       {table.source}")
+    print(f"mean alpha    {'  '.join(f'{mean:.3f}' for mean in means)}  (layers in order)")
+    print(f"test accuracy {100 * accuracy:.2f} % (of the mixture)")
+    print(f"search        {folder / SEARCH_FILE}")
+    print(f"figure        {folder / SEARCH_FIGURE_FILE}")
+
+
+@app.command()
+def derive(
+    search_folder: Annotated[
+        Path, typer.Argument(metavar="SEARCH", help="Run folder of a search, or its search.json.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Architecture to write (JSON).")],
+    ratio: Annotated[
+        float | None,
+        typer.Option(
+            "--relu-softmax-ratio",
+            "--ratio",
+            help="Share of the heads (layers, rows) that keep the dear attention.",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option("--latency-budget", help="Seconds for the whole network, such as 12s."),
+    ] = None,
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="The same ratio in every layer (a baseline).")
+    ] = False,
+    gelu_threshold: Annotated[
+        float | None,
+        typer.Option(help="Tokens with a beta up to this drop GeLU; 0.75 where it was searched."),
+    ] = None,
+    mlp_form: Annotated[
+        MlpForm, typer.Option(help="What tokens without GeLU compute.")
+    ] = MlpForm.FUSED_RELU,
+    latency: LatencyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn a search into an architecture, by ratio or by seconds.
+
+    One search serves every ratio and budget. A budget is met exactly: the heads
+    with the largest total alpha whose network fits. Equal alphas are broken in
+    order of layer, head and row, and told.
+
+    Example: mpcvit derive runs/search --relu-softmax-ratio 0.5 --out arch.json
+    """
+    from dataclasses import replace
+
+    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.search.derive import (
+        DEFAULT_GELU_THRESHOLD,
+        MlpRule,
+        derive_by_budget,
+        derive_by_ratio,
+    )
+    from mpcvit.search.result import SearchResult
+
+    if (ratio is None) == (budget is None):
+        raise UserError("give either --relu-softmax-ratio or --latency-budget")
+    if per_layer and ratio is None:
+        raise UserError("--per-layer goes with --relu-softmax-ratio")
+    result = SearchResult.load(search_folder)
+    if latency is not None:
+        table = LatencyTable.load(latency)
+        table.require_shape(result.model, str(latency))
+        result = replace(result, latency=table)
+    rule = None
+    if gelu_threshold is not None or result.beta:
+        threshold = DEFAULT_GELU_THRESHOLD if gelu_threshold is None else gelu_threshold
+        rule = MlpRule(threshold=threshold, form=mlp_form)
+    if ratio is not None:
+        derived = derive_by_ratio(result, ratio, per_layer=per_layer, mlp=rule)
+    else:
+        assert budget is not None
+        derived = derive_by_budget(result, parse_seconds(budget), mlp=rule)
+    derived.architecture.save(out)
+    _tell(derived, result.latency, out, as_json)
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds as people write them.
+
+    >>> parse_seconds("12s"), parse_seconds("500ms"), parse_seconds("1.5min"), parse_seconds("7")
+    (12.0, 0.5, 90.0, 7.0)
+    """
+    units = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0}
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|min|)", text.strip())
+    if match is None:
+        raise UserError(f"--latency-budget must be seconds such as 12s or 500ms, not {text!r}")
+    return float(match[1]) * units[match[2]]
+
+
+def _latency(path: Path | None, model: "ModelConfig") -> "LatencyTable":
+    from mpcvit.cost.estimate import estimate as model_latency
+    from mpcvit.cost.latency import LatencyTable
+
+    return model_latency(model) if path is None else LatencyTable.load(path)
+
+
+def _tell(derived: "Derived", table: "LatencyTable", out: Path, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "architecture": str(out),
+                "kept": derived.kept,
+                "units": derived.units,
+                "kept_alpha": derived.kept_alpha,
+                "exchanges": derived.cost.exchanges,
+                "sent_bytes": derived.cost.sent_bytes,
+                "seconds": derived.seconds,
+                "latency_source": table.source,
+                "ties": list(derived.ties),
+            }
+        )
+        return
+    print(derived.architecture.picture())
+    print(f"kept      {derived.kept} of {derived.units}, total alpha {derived.kept_alpha:.3f}")
+    print(f"seconds   {derived.seconds:.2f} ({table.source})")
+    if derived.ties:
+        print(f"ties      left out with an equal alpha: {', '.join(derived.ties)}")
+    print(f"written   {out}")
