@@ -137,6 +137,13 @@ class AugmentConfig:
         )
         _require(0 <= self.label_smoothing < 1, "label_smoothing", "must lie in [0, 1)")
 
+    @property
+    def changes_images(self) -> bool:
+        """Whether an image may look different from one epoch to the next."""
+        return self.crop_scale != (1, 1) or any(
+            (self.flip, self.rand_augment_ops, self.erasing, self.mixup, self.cutmix)
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:

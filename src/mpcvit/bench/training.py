@@ -223,4 +223,5 @@ def _random_batch(config: Config) -> Batch:
         images=rng.standard_normal(shape, np.float32),
         targets=rng.dirichlet(np.ones(model.classes), size).astype(np.float32),
         labels=np.zeros(size, np.int32),
+        places=np.arange(size, dtype=np.int32),
     )

@@ -25,6 +25,7 @@ class Batch(NamedTuple):
     images: Any  # float32 [batch, height, width, channel], normalised
     targets: Any  # float32 [batch, classes], each row sums to 1
     labels: Any  # int32 [batch], of the images before mixing
+    places: Any  # int32 [batch], where the images lie in their split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,8 @@ class BatchMaker:
                 rng = self._erasing_streams.at(epoch=epoch, index=int(index))
                 images[row] = random_erasing(images[row], rng, probability=recipe.augment.erasing)
         labels = np.array(recipe.split.labels[indices], np.int32)
-        return self._mix(epoch, first // 2, images, labels)
+        images, targets = self._mix(epoch, first // 2, images, labels)
+        return Batch(images, targets, labels, places=indices.astype(np.int32))
 
     def _order_of(self, epoch: int) -> np.ndarray:
         if epoch != self._order_epoch:
@@ -105,7 +107,9 @@ class BatchMaker:
             fill=self._fill,
         )
 
-    def _mix(self, epoch: int, first_pair: int, images: np.ndarray, labels: np.ndarray) -> Batch:
+    def _mix(
+        self, epoch: int, first_pair: int, images: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         augment = self._recipe.augment
         mixes = [Mix()] * (len(labels) // 2)
         if augment.mix_off_epoch == 0 or epoch < augment.mix_off_epoch:
@@ -125,4 +129,4 @@ class BatchMaker:
         targets = soft_targets(
             labels, partners(labels), lam, self._recipe.classes, augment.label_smoothing
         )
-        return Batch(images=mix(images, mixes), targets=targets, labels=labels)
+        return mix(images, mixes), targets

@@ -98,13 +98,14 @@ class _Worker:
             images=np.empty(self._shape, np.float32),
             targets=np.empty((self._shape[0], self._classes), np.float32),
             labels=np.empty(self._shape[0], np.int32),
+            places=np.empty(self._shape[0], np.int32),
         )
         try:
             failure = self._connection.recv()
             self.owed -= 1
             if failure:
                 raise RuntimeError(f"a data worker failed:\n{failure}")
-            for array in (batch.images, batch.targets, batch.labels):
+            for array in batch:
                 _read_into(self._connection.fileno(), array)
         except (EOFError, OSError) as error:
             raise self._died() from error
@@ -212,7 +213,7 @@ def _answer(connection: Connection, maker: BatchMaker, task: Task) -> None:
         connection.send(traceback.format_exc())
         return
     connection.send("")
-    for array in (batch.images, batch.targets, batch.labels):
+    for array in batch:
         _write_from(connection.fileno(), array)
 
 

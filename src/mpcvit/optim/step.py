@@ -126,4 +126,5 @@ def _empty_batch(config: Config) -> Batch:
         images=jnp.zeros((batch, size, size, config.model.channels)),
         targets=jnp.zeros((batch, config.model.classes)),
         labels=jnp.zeros((batch,), jnp.int32),
+        places=jnp.zeros((batch,), jnp.int32),
     )

@@ -3,24 +3,29 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mpcvit.arch import Architecture
 from mpcvit.checkpoint import Checkpoint, digest, flatten_parameters
 from mpcvit.config import Config
-from mpcvit.data import Batch, Dataset
+from mpcvit.data import Batch, Dataset, Split, eval_batches
 from mpcvit.errors import UserError
 from mpcvit.model.layers import default_init
 from mpcvit.model.vit import ViT
+from mpcvit.optim.devices import DTYPES
 from mpcvit.optim.evaluate import Evaluation
 from mpcvit.optim.loop import Observer, fit
 from mpcvit.optim.losses import cross_entropy, divergence, in_top, token_distance
 from mpcvit.optim.step import Metrics
 from mpcvit.records import MODEL_FILE
 from mpcvit.train.supervised import Supervised
+
+_ASKED = 256  # images that a teacher answers for at once
+_MOST_REMEMBERED_BYTES = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +39,7 @@ class Distilled(Supervised):
     """
 
     teacher: Checkpoint
+    remembered: "TeacherOutputs | None" = None
 
     def subject(self) -> dict[str, str]:
         teacher = digest(flatten_parameters(self.teacher.parameters))
@@ -48,7 +54,7 @@ class Distilled(Supervised):
         return parameters
 
     def frozen(self) -> Any:
-        return self.teacher.parameters
+        return self.teacher.parameters if self.remembered is None else self.remembered
 
     def loss(
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array
@@ -59,8 +65,10 @@ class Distilled(Supervised):
                 {"params": parameters["student"]}, batch.images, train=True, rngs={"dropout": rng}
             )
         )
-        teacher = ViT(self.teacher.model, self.teacher.architecture, dtype=self.model.dtype)
-        wanted_logits, wanted = _outputs(teacher.apply({"params": frozen}, batch.images))
+        if self.remembered is None:
+            wanted_logits, wanted = _teach(self.teacher, self.model.dtype, frozen, batch.images)
+        else:
+            wanted_logits, wanted = (output[batch.places] for output in frozen)
         if "projection" in parameters:
             tokens = tokens @ parameters["projection"]["kernel"]
         terms = {
@@ -82,6 +90,39 @@ class Distilled(Supervised):
 
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
         super().save(folder, parameters["student"], evaluation)
+
+
+class TeacherOutputs(NamedTuple):
+    """What a teacher says of every training image, by its place in the split."""
+
+    logits: Any  # float32 [image, classes]
+    tokens: Any  # float32 [image, token, width]
+
+
+def remember(teacher: Checkpoint, split: Split, dtype: Any) -> TeacherOutputs:
+    """Ask the teacher once about every image of a split."""
+    ask = jax.jit(lambda images: _teach(teacher, dtype, teacher.parameters, images))
+    answers = [
+        jax.device_get(ask(batch.images)) for batch in eval_batches(split, teacher.data, _ASKED)
+    ]
+    logits, tokens = (np.concatenate(parts)[: len(split)] for parts in zip(*answers, strict=True))
+    return TeacherOutputs(logits, tokens)
+
+
+def _remembered(config: Config, split: Split, teacher: Checkpoint) -> TeacherOutputs | None:
+    """The teacher's outputs, where images stay the same over epochs and memory allows."""
+    model = teacher.model
+    size_bytes = 4 * len(split) * (model.classes + model.tokens * model.width)
+    if config.augment.changes_images or size_bytes > _MOST_REMEMBERED_BYTES:
+        return None
+    return remember(teacher, split, DTYPES[config.train.precision])
+
+
+def _teach(
+    teacher: Checkpoint, dtype: Any, parameters: Any, images: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    vit = ViT(teacher.model, teacher.architecture, dtype=dtype)
+    return _outputs(vit.apply({"params": parameters}, images))
 
 
 def _outputs(result: Any) -> tuple[jax.Array, jax.Array]:
@@ -110,6 +151,7 @@ def retrain(
         data_fingerprint=dataset.fingerprint,
         origin="retrained with distillation",
         teacher=teacher,
+        remembered=_remembered(config, dataset.train, teacher),
     )
     fit(task, config, dataset, folder, resume=resume, observers=observers)
     return Checkpoint.load(folder / MODEL_FILE)

@@ -75,11 +75,7 @@ def test_shards_make_up_the_batch(processes, small_split, everything):
     ]
     for step, whole in enumerate(train(small_split, everything).batches(1)):
         parts = [shard[step] for shard in shards]
-        joined = Batch(
-            images=np.concatenate([part.images for part in parts]),
-            targets=np.concatenate([part.targets for part in parts]),
-            labels=np.concatenate([part.labels for part in parts]),
-        )
+        joined = Batch(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
         assert_same(whole, joined)
 
 
