@@ -364,13 +364,18 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(f"there is no config file {path}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the config file {path}: {error}") from error
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from error
+    document = parse_toml(text, str(path))
     for override in overrides:
         _apply(document, override)
     return from_plain(Config, document, str(path))
+
+
+def parse_toml(text: str, origin: str) -> dict[str, Any]:
+    """Parse TOML; `origin` names it in what is refused."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{origin} is not valid TOML: {error}") from error
 
 
 Section = TypeVar("Section")

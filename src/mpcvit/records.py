@@ -99,7 +99,7 @@ def _commit() -> str:
         top = _git(source, "rev-parse", "--show-toplevel")
         if not (Path(top) / "src" / "mpcvit" / "records.py").samefile(__file__):
             return "unknown"
-        changed = "-changed" if _git(source, "status", "--porcelain", "--", "src") else ""
+        changed = "-changed" if _git(source, "status", "--porcelain", "--", ".") else ""
         return _git(source, "rev-parse", "--short=12", "HEAD") + changed
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -60,7 +60,7 @@ def _root(
 
 
 # Each module registers its commands on `app`.
-from mpcvit.cli import bench, models, search, training  # noqa: E402, F401
+from mpcvit.cli import bench, compare, experiment, models, search, training  # noqa: E402, F401
 
 
 def main() -> None:

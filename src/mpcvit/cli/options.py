@@ -26,10 +26,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 def configure(config_file: Path, data: Path | None, overrides: list[str] | None) -> Config:
     """Read a configuration, with what the command line changes in it."""
+    return load_config(config_file, settings_of(data, overrides))
+
+
+def settings_of(data: Path | None, overrides: list[str] | None) -> list[str]:
+    """What the command line changes in a configuration."""
     settings = list(overrides or [])
     if data is not None:
         settings.append(f"data.path={str(data)!r}")
-    return load_config(config_file, settings)
+    return settings
 
 
 def print_json(document: Any) -> None:

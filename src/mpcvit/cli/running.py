@@ -11,6 +11,7 @@ from mpcvit.errors import UserError
 from mpcvit.records import MODEL_FILE, SEARCH_FILE, STATE_FILE
 
 if TYPE_CHECKING:
+    from mpcvit.data import Dataset
     from mpcvit.optim.loop import Observer
 
 Out = Annotated[
@@ -36,6 +37,21 @@ def choose(folder: Path, *, resume: bool, fresh: bool) -> None:
         raise UserError(f"{folder} already holds a run; add --resume, --fresh or another --out")
 
 
+def load_data(config: Config) -> "Dataset":
+    """The configuration's data set, with its loading shown."""
+    from mpcvit.data import load_dataset
+    from mpcvit.report.live import counting
+
+    with counting() as progress:
+        return load_dataset(
+            config.data,
+            image_size=config.model.image_size,
+            channels=config.model.channels,
+            classes=config.model.classes,
+            progress=progress,
+        )
+
+
 def carry_out(
     stage: Callable[..., Outcome],
     config: Config,
@@ -45,21 +61,13 @@ def carry_out(
     **settings: Any,
 ) -> Outcome:
     """Load the data and run a stage with its progress shown."""
-    from mpcvit.data import load_dataset
     from mpcvit.optim.devices import join_hosts
     from mpcvit.optim.loop import StoppedError
     from mpcvit.report.curves import CurveWriter
-    from mpcvit.report.live import LiveProgress, console, counting
+    from mpcvit.report.live import LiveProgress, console
 
     join_hosts(config.distributed)
-    with counting() as progress:
-        dataset = load_dataset(
-            config.data,
-            image_size=config.model.image_size,
-            channels=config.model.channels,
-            classes=config.model.classes,
-            progress=progress,
-        )
+    dataset = load_data(config)
     try:
         with LiveProgress() as live:
             observers = (live, CurveWriter(), *drawers)

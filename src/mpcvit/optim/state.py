@@ -50,7 +50,7 @@ def load_state(path: Path, like: State, identity: dict[str, Any]) -> State:
     before = read_json(metadata["identity"], str(path))
     if before != identity:
         raise UserError(
-            f"{path} belongs to another run: {_first_difference(before, identity)}; "
+            f"{path} belongs to another run: {first_difference(before, identity)}; "
             "use the same settings, or start again with --fresh"
         )
     expected = {name: leaf.shape for name, leaf in _named_leaves(like).items()}
@@ -80,9 +80,9 @@ def _named_leaves(state: State) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
-def _first_difference(before: Any, now: Any, path: str = "") -> str:
+def first_difference(before: Any, now: Any, path: str = "") -> str:
     if isinstance(before, dict) and isinstance(now, dict):
         for key in (*now, *before):
             if before.get(key) != now.get(key):
-                return _first_difference(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
+                return first_difference(before.get(key), now.get(key), f"{path}.{key}".lstrip("."))
     return f"'{path}' was {json.dumps(before)} and is {json.dumps(now)}"

@@ -1,0 +1,145 @@
+"""`mpcvit experiment`: the paper's tables and figures."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mpcvit.cli import app
+from mpcvit.cli.options import AsJson, DataFolder, Overrides, print_json, settings_of
+from mpcvit.cli.running import load_data
+from mpcvit.cli.search import LatencyFile
+from mpcvit.config import load_config
+from mpcvit.cores import split_cpu
+from mpcvit.errors import UserError
+
+if TYPE_CHECKING:
+    from mpcvit.experiments.results import Summary
+    from mpcvit.optim.loop import Observer
+
+
+@app.command()
+def experiment(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Which one; see --list.")
+    ] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Argument(metavar="CONFIG", help="Scale of its networks, as TOML."),
+    ] = None,
+    data: DataFolder = None,
+    overrides: Overrides = None,
+    seeds: Annotated[str, typer.Option(help="Seeds between commas.")] = "0",
+    rows: Annotated[str | None, typer.Option(help="Only these rows of it, between commas.")] = None,
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results; results/NAME-OF-CONFIG.")
+    ] = None,
+    latency: LatencyFile = None,
+    list_all: Annotated[bool, typer.Option("--list", help="Show every experiment.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one of the paper's tables or figures end to end.
+
+    Trains and searches whatever it stands on, one network after another. Stop
+    it at any time: the same command goes on where it was. Experiments share
+    runs, and results are written after each.
+
+    Example: mpcvit experiment trade-off configs/digits.toml --seeds 0,1
+    """
+    from mpcvit.experiments.catalogue import find_experiment
+
+    if list_all:
+        _list(as_json)
+        return
+    if name is None or config_file is None:
+        raise UserError("give an experiment and a configuration, or --list")
+    wanted = find_experiment(name)
+    if rows is not None:
+        wanted = wanted.only([row.strip() for row in rows.split(",")])
+    config = load_config(config_file, settings_of(data, overrides))
+    split_cpu(config.train.batch_size)
+
+    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.experiments.run import Workshop, run_experiment
+    from mpcvit.optim.loop import StoppedError
+    from mpcvit.report.live import console
+
+    workshop = Workshop(
+        config_file=config_file,
+        overrides=tuple(settings_of(data, overrides)),
+        dataset=load_data(config),
+        runs=runs,
+        latency=None if latency is None else LatencyTable.load(latency),
+        watch=_watch,
+    )
+    folder = out or Path("results") / config.name
+    try:
+        summaries, means = run_experiment(wanted, workshop, _parse_seeds(seeds), folder)
+    except StoppedError as stopped:
+        console.print(f"{stopped}; the same command goes on", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json({"networks": [asdict(one) for one in summaries], "mean_alpha": dict(means)})
+        return
+    _tell(summaries)
+    for search, layers in means.items():
+        print(f"{search:<24} mean alpha by layer  {'  '.join(f'{m:.3f}' for m in layers)}")
+    print(f"written to {folder / wanted.name}.csv and .png")
+
+
+def _parse_seeds(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds must be whole numbers between commas, not {text!r}") from None
+
+
+def _list(as_json: bool) -> None:
+    from mpcvit.experiments.catalogue import EXPERIMENTS
+
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": one.name,
+                    "mirrors": one.mirrors,
+                    "about": one.about,
+                    "rows": one.row_names,
+                }
+                for one in EXPERIMENTS
+            ]
+        )
+        return
+    for one in EXPERIMENTS:
+        print(f"{one.name}\n  {one.mirrors}\n  {one.about}\n  rows: {', '.join(one.row_names)}")
+
+
+@contextmanager
+def _watch(name: str) -> "Iterator[Sequence[Observer]]":
+    from mpcvit.report.curves import CurveWriter
+    from mpcvit.report.importance import ImportanceWriter
+    from mpcvit.report.live import LiveProgress, console
+
+    console.print(name, highlight=False)
+    with LiveProgress() as live:
+        yield (live, CurveWriter(), ImportanceWriter())
+
+
+def _tell(summaries: "Sequence[Summary]") -> None:
+    if not summaries:
+        return
+    width = max(len(one.network) for one in summaries)
+    print(
+        f"{'network':<{width}}  {'top-1 %':>8}  {'95 % interval':>15}  {'seeds':>5}  "
+        f"{'modelled s':>10}  {'paper %':>8}  {'paper s':>8}"
+    )
+    for one in summaries:
+        reach = f"{one.top1_low} to {one.top1_high}" if one.interval else "–"
+        print(
+            f"{one.network:<{width}}  {one.top1_mean:>8}  {reach:>15}  {one.seeds:>5}  "
+            f"{one.modelled_s:>10.2f}  {one.paper_top1 or '–':>8}  {one.paper_s or '–':>8}"
+        )

@@ -1,0 +1,189 @@
+"""The paper's tables and figures as lists of recipes."""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from mpcvit.arch import AttentionKind, MlpForm
+from mpcvit.errors import UserError, nearest
+from mpcvit.experiments.recipes import (
+    HEAD_SEARCH,
+    SOFTMAX,
+    Recipe,
+    SearchRecipe,
+    linformer,
+    mpcformer,
+    mpcvit,
+    plain,
+    pruned,
+    searched,
+    the_x,
+)
+
+RATIOS = (0.1, 0.3, 0.5, 0.7)
+
+
+class Figure(str, Enum):
+    """What an experiment draws."""
+
+    TRADE_OFF = "trade-off"  # accuracy against seconds
+    BARS = "bars"  # accuracy of each network
+    DISTRIBUTION = "distribution"  # mean alpha per layer of each search
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A table or figure of the paper: networks to train, or searches to look into."""
+
+    name: str
+    mirrors: str
+    about: str
+    figure: Figure
+    networks: tuple[Recipe, ...] = ()
+    searches: tuple[SearchRecipe, ...] = ()
+
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        return tuple(row.name for row in (*self.networks, *self.searches))
+
+    def only(self, names: list[str]) -> "Experiment":
+        """The same with some of its rows."""
+        for name in names:
+            if name not in self.row_names:
+                known = list(self.row_names)
+                raise UserError(
+                    f"{self.name} has no row {name!r}; {nearest(name, known)} "
+                    f"(rows: {', '.join(known)})"
+                )
+        return replace(
+            self,
+            networks=tuple(row for row in self.networks if row.name in names),
+            searches=tuple(row for row in self.searches if row.name in names),
+        )
+
+
+_GELU_TOKEN = searched("gelu-token", "search.activation=token")
+_GELU_LAYER = searched("gelu-layer", "search.activation=layer")
+_MIXED_SOFTMAX = searched("softmax", "search.kept=softmax")
+
+EXPERIMENTS = (
+    Experiment(
+        name="attention-variants",
+        mirrors="Table: attention variants on CIFAR-10 (accuracy and latency)",
+        about="the ten attention kinds, each in every head, on labels alone",
+        figure=Figure.TRADE_OFF,
+        networks=tuple(plain(kind) for kind in AttentionKind if kind is not AttentionKind.THE_X),
+    ),
+    Experiment(
+        name="trade-off",
+        mirrors="Figure: top-1 accuracy and latency against all baselines",
+        about="MPCViT at four ratios with and without distillation, beside every baseline",
+        figure=Figure.TRADE_OFF,
+        networks=(
+            SOFTMAX,
+            plain(AttentionKind.RELU_SOFTMAX),
+            plain(AttentionKind.SCALING),
+            *(linformer(ratio) for ratio in (0.3, 0.5, 0.7)),
+            the_x(),
+            the_x(whole=True),
+            mpcformer(),
+            mpcformer(distilled=True),
+            mpcformer(distilled=True, quad_gelu=True),
+            *(mpcvit(ratio) for ratio in RATIOS),
+            *(mpcvit(ratio, distilled=True) for ratio in RATIOS),
+            *(mpcvit(ratio, per_layer=True) for ratio in RATIOS),
+            *(mpcvit(ratio, search=_MIXED_SOFTMAX, label="softmax-scaling") for ratio in RATIOS),
+        ),
+    ),
+    Experiment(
+        name="granularity",
+        mirrors="Table: structure granularities of the attention search",
+        about="layers, rows and heads as units of choice, at two ratios",
+        figure=Figure.BARS,
+        networks=tuple(
+            mpcvit(ratio, search=search, label=label)
+            for ratio in (0.5, 0.7)
+            for label, search in (
+                ("layer-wise", searched("layer", "search.granularity=layer")),
+                ("row-wise", searched("row", "search.granularity=row")),
+                ("mpcvit", HEAD_SEARCH),
+            )
+        ),
+    ),
+    Experiment(
+        name="distillation",
+        mirrors="Table: combinations of the training losses at a ratio of 0.7",
+        about="which of labels, logits and token features teach",
+        figure=Figure.BARS,
+        networks=(
+            mpcvit(0.7),
+            *(
+                replace(
+                    mpcvit(0.7, distilled=True, label=label),
+                    settings=(f"distill.{off}_weight=0.0",),
+                )
+                for label, off in (
+                    ("labels-logits", "feature"),
+                    ("labels-features", "logits"),
+                    ("logits-features", "ce"),
+                )
+            ),
+            mpcvit(0.7, distilled=True),
+        ),
+    ),
+    Experiment(
+        name="latency-weight",
+        mirrors="Figures: distribution of alpha under different lambda and numbers of heads",
+        about="mean alpha per layer for lambda from 1e-3 to 1e-6, and with twice the heads",
+        figure=Figure.DISTRIBUTION,
+        searches=(
+            *(
+                searched(f"lambda-{weight}", f"search.latency_weight={weight}")
+                for weight in ("1e-3", "1e-4", "1e-6")
+            ),
+            HEAD_SEARCH,
+            SearchRecipe(name="search-8-heads", heads=8),
+        ),
+    ),
+    Experiment(
+        name="mpcvit-plus",
+        mirrors="Figure and table: MPCViT+ beside MPCViT, with and without the added ReLU",
+        about="GeLU dropped token by token at a threshold of 0.75, linears fused, distilled",
+        figure=Figure.TRADE_OFF,
+        networks=(
+            *(mpcvit(ratio, distilled=True) for ratio in (0.3, 0.7)),
+            *(
+                mpcvit(ratio, distilled=True, search=_GELU_TOKEN, mlp_form=form, label=label)
+                for label, form in (
+                    ("mpcvit-plus", MlpForm.FUSED_RELU),
+                    ("mpcvit-plus-no-relu", MlpForm.FUSED),
+                )
+                for ratio in (0.3, 0.7)
+            ),
+        ),
+    ),
+    Experiment(
+        name="mpcvit-plus-granularity",
+        mirrors="Figure: GeLU dropped by layer against by token",
+        about="the unit of choice of MPCViT+, at two ratios, distilled",
+        figure=Figure.TRADE_OFF,
+        networks=tuple(
+            mpcvit(ratio, distilled=True, search=search, mlp_form=MlpForm.FUSED_RELU, label=label)
+            for label, search in (("mpcvit-plus", _GELU_TOKEN), ("mpcvit-plus-layer", _GELU_LAYER))
+            for ratio in (0.3, 0.7)
+        ),
+    ),
+    Experiment(
+        name="head-pruning",
+        mirrors="Table: MPCViT against pruning to one, two and three heads",
+        about="ReLU-softmax networks with fewer heads beside MPCViT at 0.7",
+        figure=Figure.TRADE_OFF,
+        networks=(*(pruned(heads) for heads in (1, 2, 3)), mpcvit(0.7)),
+    ),
+)
+
+
+def find_experiment(name: str) -> Experiment:
+    by_name = {experiment.name: experiment for experiment in EXPERIMENTS}
+    if name not in by_name:
+        raise UserError(f"there is no experiment {name!r}; {nearest(name, list(by_name))}")
+    return by_name[name]

@@ -1,0 +1,117 @@
+"""Recipes: how each network of the paper's comparisons is found and trained."""
+
+from dataclasses import dataclass
+
+from mpcvit.arch import AttentionKind, MlpForm
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRecipe:
+    """A search; one serves all the architectures derived from it."""
+
+    name: str
+    settings: tuple[str, ...] = ()
+    heads: int = 0  # of every layer, where not the configuration's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derivation:
+    """Which architecture is taken from a search."""
+
+    search: SearchRecipe
+    ratio: float
+    per_layer: bool = False
+    mlp_form: MlpForm | None = None  # of tokens without GeLU, where the search weighs GeLU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One network of a table.
+
+    Its architecture is derived from a search, or `settings` name it. With a
+    `teacher` it is trained by distillation, otherwise on labels alone.
+    """
+
+    name: str
+    settings: tuple[str, ...] = ()
+    heads: int = 0  # of every layer, where not the configuration's
+    derivation: Derivation | None = None
+    teacher: "Recipe | None" = None
+    series: str = ""  # networks joined by a line in a figure; its own name unless given
+
+
+SOFTMAX = Recipe(name="softmax", settings=("model.attention=softmax",))
+HEAD_SEARCH = SearchRecipe(name="search")
+
+
+def plain(kind: AttentionKind, *settings: str, name: str = "") -> Recipe:
+    """The same attention kind in every head."""
+    if kind is AttentionKind.SOFTMAX and not settings:
+        return SOFTMAX
+    return Recipe(
+        name=name or kind.value,
+        settings=(f"model.attention={kind.value}", *settings),
+    )
+
+
+def linformer(ratio: float) -> Recipe:
+    return Recipe(
+        name=f"linformer-{ratio}",
+        settings=("model.attention=linformer", f"model.linformer_ratio={ratio}"),
+        series="linformer",
+    )
+
+
+def mpcformer(*, distilled: bool = False, quad_gelu: bool = False) -> Recipe:
+    """2Quad attention; its authors distil, and replace GeLU by a parabola too."""
+    settings = ("model.attention=quad2",)
+    return Recipe(
+        name="mpcformer" + "-quad" * quad_gelu + "-distilled" * distilled,
+        settings=(*settings, "model.activation=quad") if quad_gelu else settings,
+        teacher=SOFTMAX if distilled else None,
+    )
+
+
+def the_x(*, whole: bool = False) -> Recipe:
+    """Estimated softmax; `whole` with its ReLU for GeLU and its linear norm too."""
+    if not whole:
+        return Recipe(name="the_x", settings=("model.attention=the_x",))
+    return Recipe(
+        name="the_x-whole",
+        settings=("model.attention=the_x", "model.activation=relu", "model.norm=linear"),
+    )
+
+
+def mpcvit(
+    ratio: float,
+    *,
+    distilled: bool = False,
+    search: SearchRecipe = HEAD_SEARCH,
+    per_layer: bool = False,
+    mlp_form: MlpForm | None = None,
+    settings: tuple[str, ...] = (),
+    label: str = "",
+) -> Recipe:
+    """Heads chosen by a search at a ratio; `label` tells one kind of search from another."""
+    stem, end = label or ("per-layer" if per_layer else "mpcvit"), "-distilled" * distilled
+    return Recipe(
+        name=f"{stem}-{ratio}{end}",
+        settings=settings,
+        derivation=Derivation(search=search, ratio=ratio, per_layer=per_layer, mlp_form=mlp_form),
+        teacher=SOFTMAX if distilled else None,
+        series=stem + end,
+    )
+
+
+def searched(label: str, *settings: str) -> SearchRecipe:
+    return SearchRecipe(name=f"search-{label}", settings=settings)
+
+
+def pruned(heads: int) -> Recipe:
+    """Fewer heads, all of ReLU softmax."""
+    return Recipe(
+        name=f"pruned-{heads}",
+        settings=("model.attention=relu_softmax",),
+        heads=heads,
+        series="head pruning",
+    )

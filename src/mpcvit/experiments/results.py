@@ -1,0 +1,203 @@
+"""Rows of an experiment: one per run, a summary over seeds, and a figure."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from mpcvit.config import Config
+from mpcvit.experiments.catalogue import Experiment, Figure
+from mpcvit.experiments.published import published
+from mpcvit.experiments.recipes import Recipe, SearchRecipe
+from mpcvit.records import Provenance, write_rows
+from mpcvit.report.importance import draw_distributions
+from mpcvit.report.networks import Bar, NetworkRow, draw_bars, draw_trade_off
+from mpcvit.search.result import SearchResult
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkRun:
+    """One network with one seed; its top-1 is None where training diverged."""
+
+    recipe: Recipe
+    config: Config
+    network: NetworkRow
+    provenance: Provenance
+
+    @property
+    def top1(self) -> float | None:
+        """In percent."""
+        return None if self.network.top1 is None else 100 * self.network.top1
+
+    def to_row(self) -> dict[str, Any]:
+        network = self.network
+        return {
+            "network": self.recipe.name,
+            "seed": self.config.seed,
+            "top1": "fail" if self.top1 is None else round(self.top1, 2),
+            "modelled_s": round(network.modelled_s, 3),
+            "exchanges": round(network.exchanges),
+            "sent_mb": round(network.sent_mb, 3),
+            "heads": network.heads,
+            "gelu_share": round(network.gelu_share, 4),
+            "epochs": self.config.train.epochs,
+            "distilled": self.recipe.teacher is not None,
+            **_origin(self.config, self.provenance),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRun:
+    """One search with one seed."""
+
+    recipe: SearchRecipe
+    config: Config
+    result: SearchResult
+
+    @property
+    def layer_means(self) -> list[float]:
+        return [
+            statistics.fmean(value for rows in heads for value in rows)
+            for heads in self.result.alpha
+        ]
+
+    def to_row(self) -> dict[str, Any]:
+        return {
+            "search": self.recipe.name,
+            "seed": self.config.seed,
+            "latency_weight": self.result.search.latency_weight,
+            "mixture_top1": round(100 * self.result.provenance.metrics["test_top1"], 2),
+            "mean_alpha_by_layer": " ".join(f"{mean:.4f}" for mean in self.layer_means),
+            "epochs": self.config.train.epochs,
+            **_origin(self.config, self.result.provenance),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """One network over its seeds; percent and modelled seconds.
+
+    The 95 % interval is Student's over seeds, or the test images' (Wilson's)
+    where there is one seed.
+    """
+
+    network: str
+    seeds: int
+    top1_mean: float | str
+    top1_low: float | str
+    top1_high: float | str
+    interval: str
+    modelled_s: float
+    exchanges: float
+    sent_mb: float
+    paper_top1: float | str
+    paper_s: float | str
+
+
+def summarise(experiment: Experiment, runs: Sequence[NetworkRun], images: int) -> list[Summary]:
+    by_name: dict[str, list[NetworkRun]] = {}
+    for run in runs:
+        by_name.setdefault(run.recipe.name, []).append(run)
+    summaries = []
+    for name, group in by_name.items():
+        found = [run.top1 for run in group if run.top1 is not None]
+        low, high = interval(found, images) if found else (math.nan, math.nan)
+        paper = published(group[0].config.name, experiment.name, name)
+        summaries.append(
+            Summary(
+                network=name,
+                seeds=len(group),
+                top1_mean=round(statistics.fmean(found), 2) if found else "fail",
+                top1_low=round(low, 2) if found else "",
+                top1_high=round(high, 2) if found else "",
+                interval="seeds" if len(found) > 1 else "test images" if found else "",
+                modelled_s=round(statistics.fmean(run.network.modelled_s for run in group), 3),
+                exchanges=round(statistics.fmean(run.network.exchanges for run in group), 1),
+                sent_mb=round(statistics.fmean(run.network.sent_mb for run in group), 3),
+                paper_top1="" if paper.top1 is None else paper.top1,
+                paper_s="" if paper.latency_s is None else paper.latency_s,
+            )
+        )
+    return summaries
+
+
+def interval(percents: Sequence[float], images: int) -> tuple[float, float]:
+    """A 95 % confidence interval of a mean accuracy, in percent.
+
+    >>> [round(x, 1) for x in interval([60.0, 62.0], images=10_000)]
+    [48.3, 73.7]
+    >>> [round(x, 1) for x in interval([60.0], images=10_000)]
+    [59.0, 61.0]
+    """
+    if len(percents) == 1:
+        right = round(percents[0] / 100 * images)
+        found = stats.binomtest(right, images).proportion_ci(CONFIDENCE, method="wilson")
+        return 100 * float(found.low), 100 * float(found.high)
+    mean, deviation = statistics.fmean(percents), statistics.stdev(percents)
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(percents) - 1))
+    reach = quantile * deviation / math.sqrt(len(percents))
+    return max(0.0, mean - reach), min(100.0, mean + reach)
+
+
+def write_network_results(
+    experiment: Experiment, runs: Sequence[NetworkRun], images: int, folder: Path
+) -> list[Summary]:
+    """Write runs, summary and figure of what there is so far."""
+    summaries = summarise(experiment, runs, images)
+    write_rows(folder / f"{experiment.name}-runs.csv", [run.to_row() for run in runs])
+    write_rows(folder / f"{experiment.name}.csv", [asdict(summary) for summary in summaries])
+    series = {run.recipe.name: run.recipe.series or run.recipe.name for run in runs}
+    trained = [summary for summary in summaries if not isinstance(summary.top1_mean, str)]
+    path = folder / f"{experiment.name}.png"
+    if experiment.figure is Figure.TRADE_OFF:
+        points: dict[str, list[tuple[str, float, float]]] = {}
+        for summary in trained:
+            point = (summary.network, summary.modelled_s, float(summary.top1_mean))
+            points.setdefault(series[summary.network], []).append(point)
+        draw_trade_off(path, points, runs[0].network.latency_source)
+    else:
+        draw_bars(
+            path,
+            [
+                Bar(
+                    label=summary.network,
+                    value=float(summary.top1_mean),
+                    low=float(summary.top1_low),
+                    high=float(summary.top1_high),
+                )
+                for summary in trained
+            ],
+        )
+    return summaries
+
+
+def write_search_results(
+    experiment: Experiment, runs: Sequence[SearchRun], folder: Path
+) -> Mapping[str, list[float]]:
+    """Write searches and the figure of their mean alpha per layer, over seeds."""
+    write_rows(folder / f"{experiment.name}.csv", [run.to_row() for run in runs])
+    by_name: dict[str, list[list[float]]] = {}
+    for run in runs:
+        by_name.setdefault(run.recipe.name, []).append(run.layer_means)
+    means = {
+        name: [statistics.fmean(layer) for layer in zip(*found, strict=True)]
+        for name, found in by_name.items()
+    }
+    draw_distributions(folder / f"{experiment.name}.png", means)
+    return means
+
+
+def _origin(config: Config, provenance: Provenance) -> dict[str, Any]:
+    return {
+        "config": config.name,
+        "data_fingerprint": provenance.data_fingerprint,
+        "commit": provenance.environment.commit,
+        "created": provenance.environment.created,
+        "hardware": provenance.environment.hardware,
+    }

@@ -1,0 +1,223 @@
+"""Runs an experiment: each network and search once, resumed where it was left.
+
+A run's folder is named by configuration, recipe and seed, so that experiments
+share what they have in common: a teacher, a search, a baseline.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax
+
+from mpcvit.arch import Architecture
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.config import Config, from_plain, load_config, to_plain
+from mpcvit.cost.estimate import estimate
+from mpcvit.cost.latency import LatencyTable
+from mpcvit.data import Dataset
+from mpcvit.errors import UserError
+from mpcvit.experiments.catalogue import Experiment
+from mpcvit.experiments.recipes import Derivation, Recipe, SearchRecipe
+from mpcvit.experiments.results import (
+    NetworkRun,
+    SearchRun,
+    Summary,
+    write_network_results,
+    write_search_results,
+)
+from mpcvit.model.vit import init_parameters
+from mpcvit.optim.log import read_log
+from mpcvit.optim.loop import DivergedError, Observer
+from mpcvit.optim.state import first_difference, identify
+from mpcvit.records import MODEL_FILE, SEARCH_FILE, STATE_FILE, Environment, Provenance
+from mpcvit.report.networks import NetworkRow
+from mpcvit.search.derive import MlpRule, derive_by_ratio
+from mpcvit.search.result import SearchResult
+from mpcvit.search.task import search
+from mpcvit.storage import write_text
+from mpcvit.train.distilled import retrain
+from mpcvit.train.supervised import train
+
+DIVERGED_FILE = "diverged.txt"
+
+Watch = Callable[[str], AbstractContextManager[Sequence[Observer]]]
+"""Who watches the run of that name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """Where runs come from and go to: a configuration, its data, folders, seconds."""
+
+    config_file: Path
+    overrides: tuple[str, ...]
+    dataset: Dataset
+    runs: Path
+    latency: LatencyTable | None
+    watch: Watch
+
+    def config(self, settings: Sequence[str], heads: int, seed: int) -> Config:
+        """The configuration with a recipe's settings; a width grows until heads divide it."""
+        changes = [*self.overrides, *settings, f"seed={seed}"]
+        if heads:
+            width = load_config(self.config_file, self.overrides).model.width
+            changes += [f"model.heads={heads}", f"model.width={-(-width // heads) * heads}"]
+        return load_config(self.config_file, changes)
+
+    def folder(self, config: Config, name: str) -> Path:
+        return self.runs / config.name / name / f"seed-{config.seed}"
+
+    def search(self, recipe: SearchRecipe, seed: int) -> SearchResult:
+        """What the search found; it runs first where it has not."""
+        config = self.config(recipe.settings, recipe.heads, seed)
+        config = replace(config, train=replace(config.train, epochs=config.search.epochs))
+        folder = self.folder(config, recipe.name)
+        if _is_finished(folder, SEARCH_FILE, config):
+            result = SearchResult.load(folder)
+            _require_same(folder, result.provenance.config, config)
+            return result
+        latency = self.latency or estimate(config.model)
+        with self.watch(f"{recipe.name}, seed {seed}") as observers:
+            return search(
+                config,
+                self.dataset,
+                folder,
+                latency=latency,
+                resume=(folder / STATE_FILE).exists(),
+                observers=observers,
+            )
+
+    def search_run(self, recipe: SearchRecipe, seed: int) -> SearchRun:
+        result = self.search(recipe, seed)
+        config = from_plain(Config, result.provenance.config, recipe.name)
+        return SearchRun(recipe=recipe, config=config, result=result)
+
+    def derive(self, derivation: Derivation, seed: int) -> Architecture:
+        result = self.search(derivation.search, seed)
+        form = derivation.mlp_form
+        return derive_by_ratio(
+            result,
+            derivation.ratio,
+            per_layer=derivation.per_layer,
+            mlp=None if form is None else MlpRule(form=form),
+        ).architecture
+
+    def network_run(self, recipe: Recipe, seed: int) -> NetworkRun:
+        """The trained network as a row; where training diverged, a row without accuracy."""
+        try:
+            checkpoint = self.network(recipe, seed)
+        except DivergedError:
+            checkpoint = self._untrained(recipe, seed)
+        return NetworkRun(
+            recipe=recipe,
+            config=from_plain(Config, checkpoint.provenance.config, recipe.name),
+            network=NetworkRow.of(recipe.name, checkpoint, self.latency),
+            provenance=checkpoint.provenance,
+        )
+
+    def network(self, recipe: Recipe, seed: int) -> Checkpoint:
+        """The trained network; what it stands on runs first where it has not."""
+        config, architecture = self._plan(recipe, seed)
+        folder = self.folder(config, recipe.name)
+        if _is_finished(folder, MODEL_FILE, config):
+            checkpoint = Checkpoint.load(folder / MODEL_FILE)
+            _require_same(folder, checkpoint.provenance.config, config)
+            if checkpoint.architecture != architecture:
+                raise UserError(
+                    f"{folder} holds another architecture than its search now gives; remove it"
+                )
+            return checkpoint
+        if (folder / DIVERGED_FILE).exists():
+            raise DivergedError((folder / DIVERGED_FILE).read_text("utf-8"))
+        teacher = None if recipe.teacher is None else self.network(recipe.teacher, seed)
+        resume = (folder / STATE_FILE).exists()
+        try:
+            with self.watch(f"{recipe.name}, seed {seed}") as observers:
+                if teacher is None:
+                    return train(
+                        config,
+                        self.dataset,
+                        folder,
+                        architecture=architecture,
+                        resume=resume,
+                        observers=observers,
+                    )
+                return retrain(
+                    config,
+                    self.dataset,
+                    folder,
+                    architecture=architecture,
+                    teacher=teacher,
+                    resume=resume,
+                    observers=observers,
+                )
+        except DivergedError as error:
+            write_text(folder / DIVERGED_FILE, str(error))
+            raise
+
+    def _plan(self, recipe: Recipe, seed: int) -> tuple[Config, Architecture]:
+        """A network's configuration and architecture; searched ones train as long as distilled."""
+        config = self.config(recipe.settings, recipe.heads, seed)
+        if recipe.derivation is not None or recipe.teacher is not None:
+            config = replace(config, train=replace(config.train, epochs=config.distill.epochs))
+        if recipe.derivation is not None:
+            return config, self.derive(recipe.derivation, seed)
+        model = config.model
+        return config, Architecture.uniform(model.attention, depth=model.depth, heads=model.heads)
+
+    def _untrained(self, recipe: Recipe, seed: int) -> Checkpoint:
+        config, architecture = self._plan(recipe, seed)
+        return Checkpoint(
+            model=config.model,
+            architecture=architecture,
+            data=config.data,
+            classes=self.dataset.classes,
+            parameters=init_parameters(config.model, architecture, seed),
+            provenance=Provenance(
+                origin="diverged",
+                environment=Environment.here(),
+                config=to_plain(config),
+                data_fingerprint=self.dataset.fingerprint,
+            ),
+        )
+
+
+def run_experiment(
+    experiment: Experiment, workshop: Workshop, seeds: Sequence[int], out: Path
+) -> tuple[list[Summary], Mapping[str, list[float]]]:
+    """Run every row with every seed; results are written anew after each run.
+
+    Gives the networks' summary and the searches' mean alpha per layer.
+    """
+    networks: list[NetworkRun] = []
+    searches: list[SearchRun] = []
+    summaries: list[Summary] = []
+    means: Mapping[str, list[float]] = {}
+    images = len(workshop.dataset.test)
+    for seed in seeds:
+        for recipe in experiment.networks:
+            networks.append(workshop.network_run(recipe, seed))
+            summaries = write_network_results(experiment, networks, images, out)
+            jax.clear_caches()  # the next row compiles its own
+        for recipe in experiment.searches:
+            searches.append(workshop.search_run(recipe, seed))
+            means = write_search_results(experiment, searches, out)
+            jax.clear_caches()
+    return summaries, means
+
+
+def _is_finished(folder: Path, artifact: str, config: Config) -> bool:
+    """Whether the artifact is there and of the last epoch; each evaluation writes one."""
+    rows = read_log(folder)
+    return (folder / artifact).exists() and bool(rows) and rows[-1]["epoch"] == config.train.epochs
+
+
+def _require_same(folder: Path, before: object, config: Config) -> None:
+    was = identify(from_plain(Config, before, str(folder)), {})
+    now = identify(config, {})
+    if was != now:
+        raise UserError(
+            f"{folder} holds a run of other settings: {first_difference(was, now)}; "
+            "remove it, or give another --runs folder"
+        )
