@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from mpcvit.arch import AttentionKind, MlpForm
-from mpcvit.config import Activation, BlockForm, Pooling
+from mpcvit.arch import AttentionKind, LayerMixture, MlpForm
+from mpcvit.config import Activation, BlockForm, NormForm, Pooling
 
 _erf = np.vectorize(math.erf)
 
@@ -74,13 +74,24 @@ def attention(x, layer, config, parameters):
     if config.qkv_bias:
         qkv = qkv + parameters["qkv"]["bias"]
     out = np.zeros((tokens, width))
-    for head, choice in enumerate(layer.heads):
+    for head in range(config.heads):
         columns = slice(head * config.head_dim, (head + 1) * config.head_dim)
         q, k, v = (qkv[:, part * width : (part + 1) * width][:, columns] for part in range(3))
         for row in range(tokens):
-            kind = choice[row] if isinstance(choice, tuple) else choice
-            out[row, columns] = row_output(kind, q[row], k, v, head, config, parameters)
+            for kind, share in choices(layer, head, row, parameters):
+                y = row_output(kind, q[row], k, v, head, config, parameters)
+                out[row, columns] += share * y
     return out @ parameters["proj"]["kernel"] + parameters["proj"]["bias"]
+
+
+def choices(layer, head, row, parameters):
+    """Kinds of one row of one head, each with its share."""
+    if isinstance(layer, LayerMixture):
+        alpha = parameters["alpha"]
+        a = alpha[head if len(alpha) > 1 else 0][row if alpha.shape[1] > 1 else 0]
+        return [(layer.kept, a), (layer.replacement, 1 - a)]
+    choice = layer.heads[head]
+    return [(choice[row] if isinstance(choice, tuple) else choice, 1.0)]
 
 
 def activate(activation, x):
@@ -98,8 +109,13 @@ def activate(activation, x):
 def mlp(x, layer, config, parameters):
     rows = []
     for token, row in enumerate(x):
-        form = layer.mlp[token] if isinstance(layer.mlp, tuple) else layer.mlp
         hidden = row @ parameters["up"]["kernel"] + parameters["up"]["bias"]
+        if isinstance(layer, LayerMixture):
+            form, beta = MlpForm.LINEAR, parameters.get("beta", np.ones(1))
+            b = beta[token if len(beta) > 1 else 0]
+            hidden = b * activate(config.activation, hidden) + (1 - b) * hidden
+        else:
+            form = layer.mlp[token] if isinstance(layer.mlp, tuple) else layer.mlp
         if form is MlpForm.ACTIVATED:
             hidden = activate(config.activation, hidden)
         y = hidden @ parameters["down"]["kernel"] + parameters["down"]["bias"]
@@ -107,10 +123,12 @@ def mlp(x, layer, config, parameters):
     return np.stack(rows)
 
 
-def norm(x, parameters, eps):
+def norm(x, parameters, config):
+    if config.norm is NormForm.LINEAR:
+        return x * parameters["scale"] + parameters["bias"]
     mean = x.mean(axis=-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
-    return (x - mean) / np.sqrt(variance + eps) * parameters["scale"] + parameters["bias"]
+    return (x - mean) / np.sqrt(variance + config.norm_eps) * parameters["scale"] + parameters["bias"]
 
 
 def embed(image, config, parameters):
@@ -135,15 +153,15 @@ def vit(images, config, architecture, parameters):
         x = embed(image, config, parameters["embed"])
         for index, layer in enumerate(architecture.layers):
             own = parameters[f"blocks_{index}"]
-            x1 = norm(x, own["norm1"], config.norm_eps)
+            x1 = norm(x, own["norm1"], config)
             x = x + attention(x1, layer, config, own["attention"])
             if config.block is BlockForm.LITE:
-                x = norm(x, own["norm2"], config.norm_eps)
+                x = norm(x, own["norm2"], config)
                 x = x + mlp(x, layer, config, own["mlp"])
             else:
-                x2 = norm(x, own["norm2"], config.norm_eps)
+                x2 = norm(x, own["norm2"], config)
                 x = x + mlp(x2, layer, config, own["mlp"])
-        x = norm(x, parameters["norm"], config.norm_eps)
+        x = norm(x, parameters["norm"], config)
         pooled = x[0] if config.pooling is Pooling.CLASS else x.mean(axis=0)
         logits.append(pooled @ parameters["head"]["kernel"] + parameters["head"]["bias"])
     return np.stack(logits)

@@ -1,0 +1,92 @@
+"""A search from end to end on digits: resuming, logging, and useless heads."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from mpcvit.arch import AttentionKind
+from mpcvit.config import load_config
+from mpcvit.cost.estimate import estimate
+from mpcvit.data import load_dataset
+from mpcvit.errors import UserError
+from mpcvit.optim.log import read_log
+from mpcvit.optim.loop import StoppedError, fit
+from mpcvit.report.importance import ImportanceWriter
+from mpcvit.search.result import SearchResult
+from mpcvit.search.task import Search, search
+from tests.unit.optim.test_loop import StopAt
+from tests.unit.test_config import TINY
+
+
+def configure(*settings):
+    return load_config(TINY, ["search.epochs=2", *settings])
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    config = configure()
+    model = config.model
+    return load_dataset(
+        config.data, image_size=model.image_size, channels=model.channels, classes=model.classes
+    )
+
+
+def test_a_stopped_search_resumes_to_the_same_alpha(tmp_path, dataset, monkeypatch):
+    monkeypatch.setattr("mpcvit.optim.loop.TELL_EVERY_S", 0.0)
+    config = configure("search.activation=token", "search.latency_weight=1e-2")
+    table = estimate(config.model)
+    whole = search(
+        config, dataset, tmp_path / "whole", latency=table, observers=(ImportanceWriter(),)
+    )
+    with pytest.raises(StoppedError):
+        search(config, dataset, tmp_path / "cut", latency=table, observers=(StopAt(14),))
+    resumed = search(config, dataset, tmp_path / "cut", latency=table, resume=True)
+    assert resumed.alpha == whole.alpha
+    assert resumed.beta == whole.beta
+    assert whole.search.kept is AttentionKind.RELU_SOFTMAX
+    rows = read_log(tmp_path / "whole")
+    assert rows[-1]["alpha"] == [[list(row) for row in layer] for layer in whole.alpha]
+    assert np.shape(rows[-1]["beta"]) == (2, 5)
+    assert rows[-1]["train_expected_s"] < rows[0]["train_expected_s"]
+    assert (tmp_path / "whole" / "search.png").stat().st_size > 10_000
+
+
+def test_another_latency_is_another_search(tmp_path, dataset):
+    config = configure("search.epochs=1")
+    search(config, dataset, tmp_path, latency=estimate(config.model))
+    other = estimate(configure("model.activation=quad").model)
+    with pytest.raises(UserError, match="'latency' was"):
+        search(config, dataset, tmp_path, latency=other, resume=True)
+    with pytest.raises(UserError, match="made for 2 heads, but the model has 4"):
+        search(configure("model.heads=4"), dataset, tmp_path, latency=other)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithUselessHead(Search):
+    """Head 1 of layer 0 has no values and is not read: it can neither help nor learn to."""
+
+    def init(self, seed):
+        parameters = super().init(seed)
+        attention = parameters["blocks_0"]["attention"]
+        width, head_dim = self.config.model.width, self.config.model.head_dim
+        own = slice(head_dim, 2 * head_dim)
+        qkv = attention["qkv"]["kernel"]
+        attention["qkv"]["kernel"] = qkv.at[:, 2 * width : 3 * width].set(
+            qkv[:, 2 * width :].at[:, own].set(0)
+        )
+        attention["proj"]["kernel"] = attention["proj"]["kernel"].at[own].set(0)
+        return parameters
+
+
+def test_a_useless_head_is_given_up_first(tmp_path, dataset):
+    config = configure(
+        *("train.epochs=16", "train.learning_rate=0.01", "search.latency_weight=1e-3"),
+        *("augment.mixup=0.0", "augment.cutmix=0.0", "augment.erasing=0.0"),
+    )
+    task = WithUselessHead(config=config, latency=estimate(config.model), data_fingerprint="")
+    fit(task, config, dataset, tmp_path)
+    alpha = np.array(SearchResult.load(tmp_path).alpha)[:, :, 0]
+    useless, others = alpha[0, 1], np.delete(alpha.reshape(-1), 1)
+    assert useless < 0.3
+    assert (others > useless + 0.3).all(), alpha
