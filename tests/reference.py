@@ -128,7 +128,9 @@ def norm(x, parameters, config):
         return x * parameters["scale"] + parameters["bias"]
     mean = x.mean(axis=-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
-    return (x - mean) / np.sqrt(variance + config.norm_eps) * parameters["scale"] + parameters["bias"]
+    return (x - mean) / np.sqrt(variance + config.norm_eps) * parameters["scale"] + parameters[
+        "bias"
+    ]
 
 
 def embed(image, config, parameters):

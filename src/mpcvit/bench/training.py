@@ -21,12 +21,14 @@ import numpy as np
 
 from mpcvit.arch import Architecture
 from mpcvit.config import Config, to_plain
+from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch, Split, TrainBatches
 from mpcvit.errors import UserError
 from mpcvit.optim.devices import Devices
 from mpcvit.optim.evaluate import Evaluator
-from mpcvit.optim.step import initial_state, make_step
+from mpcvit.optim.step import Task, initial_state, make_step
 from mpcvit.records import Environment
+from mpcvit.search.task import Search
 from mpcvit.train.supervised import Supervised
 
 Progress = Callable[[str, int, int], None]
@@ -76,7 +78,10 @@ def bench_training(config: Config, *, rounds: int, progress: Progress) -> list[d
 
 
 def _steps(config: Config, rounds: int, progress: Progress) -> list[Rate]:
-    ours = {"JAX training step": _jax_step(config)}
+    ours = {
+        "JAX training step": _jax_step(config, _task(config)),
+        "JAX search step": _jax_step(config, _search(config)),
+    }
     seconds: dict[str, list[float]] = {}
     with _TorchStep(config) as torch_step:
         contenders = {**ours, **torch_step.measures}
@@ -90,10 +95,9 @@ def _steps(config: Config, rounds: int, progress: Progress) -> list[Rate]:
     return [Rate.of(name, images, taken) for name, taken in seconds.items()]
 
 
-def _jax_step(config: Config) -> Callable[[], float]:
+def _jax_step(config: Config, task: Task) -> Callable[[], float]:
     devices = Devices()
     devices.require_divisible(config.train.batch_size, "train.batch_size")
-    task = _task(config)
     state = devices.copy(initial_state(task, config, steps_per_epoch=100))
     step = make_step(task, config, 100, devices)
     batch = devices.from_local(_random_batch(config))
@@ -213,6 +217,10 @@ def _task(config: Config) -> Supervised:
         classes=tuple(str(index) for index in range(model.classes)),
         data_fingerprint="",
     )
+
+
+def _search(config: Config) -> Search:
+    return Search(config=config, latency=estimate(config.model), data_fingerprint="")
 
 
 def _random_batch(config: Config) -> Batch:

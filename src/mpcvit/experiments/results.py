@@ -155,6 +155,8 @@ def write_network_results(
     series = {run.recipe.name: run.recipe.series or run.recipe.name for run in runs}
     trained = [summary for summary in summaries if not isinstance(summary.top1_mean, str)]
     path = folder / f"{experiment.name}.png"
+    if not trained:
+        return summaries
     if experiment.figure is Figure.TRADE_OFF:
         points: dict[str, list[tuple[str, float, float]]] = {}
         for summary in trained:

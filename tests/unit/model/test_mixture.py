@@ -11,8 +11,8 @@ from mpcvit.arch import (
     AttentionKind,
     Granularity,
     LayerMixture,
-    MlpForm,
     Mixture,
+    MlpForm,
 )
 from mpcvit.config import NormForm
 from mpcvit.errors import UserError

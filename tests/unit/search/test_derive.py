@@ -26,9 +26,7 @@ def make_result(alpha, beta=(), model=MODEL, **search):
     return SearchResult(
         model=model,
         search=SearchConfig(**search),
-        alpha=tuple(
-            tuple(tuple(np.atleast_1d(row).tolist()) for row in layer) for layer in alpha
-        ),
+        alpha=tuple(tuple(tuple(np.atleast_1d(row).tolist()) for row in layer) for layer in alpha),
         beta=beta,
         latency=estimate(model),
         provenance=Provenance(origin="searched", environment=HERE),
@@ -129,9 +127,7 @@ def test_a_budget_is_met_exactly(alpha, share, round_trip_ms):
     network = Network(round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6)
     result = replace(result, latency=replace(result.latency, network=network))
     low, high = (
-        result.latency.seconds(
-            result.latency.price(Architecture.uniform(kind, depth=3, heads=3))
-        )
+        result.latency.seconds(result.latency.price(Architecture.uniform(kind, depth=3, heads=3)))
         for kind in (K.SCALING, K.RELU_SOFTMAX)
     )
     budget_s = low + share * (high - low) + 1e-6

@@ -10,11 +10,11 @@ import pytest
 from mpcvit.arch import Architecture, AttentionKind
 from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import DataConfig, Pooling, load_config
-from mpcvit.data import Batch, load_dataset
+from mpcvit.data import Batch, load_dataset, normalisation, normalise
 from mpcvit.errors import UserError
 from mpcvit.optim.losses import divergence, token_distance
 from mpcvit.records import Environment, Provenance
-from mpcvit.train.distilled import Distilled, refuse_teacher, retrain
+from mpcvit.train.distilled import Distilled, _remembered, refuse_teacher, remember, retrain
 from tests.models import perturbed_parameters
 from tests.tolerances import F32, assert_close
 from tests.unit.test_config import TINY
@@ -120,16 +120,52 @@ def test_another_width_is_projected():
     assert "projection" not in make_task(config, make_teacher(config)).init(0)
 
 
+def load_digits(config):
+    model = config.model
+    return load_dataset(
+        config.data, image_size=model.image_size, channels=model.channels, classes=model.classes
+    )
+
+
+def test_remembered_teacher_outputs_give_the_same_loss():
+    config = configure("model.attention_dropout=0.0", "model.stochastic_depth=0.0")
+    teacher, dataset = make_teacher(config), load_digits(config)
+    outputs = remember(teacher, dataset.train, jnp.float32)
+    assert outputs.logits.shape == (len(dataset.train), 10)
+    assert outputs.tokens.shape == (len(dataset.train), 5, 16)
+    places = np.array([3, 1400, 0, 77, 77, 500])
+    images = normalise(np.asarray(dataset.train.images)[places], *normalisation((0.3,), (0.37,), 1))
+    batch = random_batch()._replace(images=jnp.asarray(images), places=jnp.asarray(places))
+    losses = []
+    for task in (
+        make_task(config, teacher),
+        replace(make_task(config, teacher), remembered=outputs),
+    ):
+        loss, metrics = jax.jit(task.loss)(task.init(0), task.frozen(), batch, jax.random.key(0))
+        losses.append(float(loss))
+        assert float(metrics["logits"]) > 0
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_outputs_are_remembered_only_where_images_stay_the_same(monkeypatch):
+    still = ("augment.crop_scale=[1.0, 1.0]", "augment.rand_augment_ops=0", "augment.erasing=0.0")
+    unmixed = ("augment.mixup=0.0", "augment.cutmix=0.0")
+    config = configure(*still, *unmixed)
+    dataset, teacher = load_digits(config), make_teacher(config)
+    assert _remembered(config, dataset.train, teacher) is not None
+    assert _remembered(configure(*still), dataset.train, teacher) is None
+    assert _remembered(configure(*unmixed), dataset.train, teacher) is None
+    monkeypatch.setattr("mpcvit.train.distilled._MOST_REMEMBERED_BYTES", 1000)
+    assert _remembered(config, dataset.train, teacher) is None
+
+
 def test_retrain_learns_from_the_teacher_alone(tmp_path):
     """Without labels, the student must come to predict what the teacher does."""
     config = configure(
         *("distill.ce_weight=0.0", "distill.epochs=6", "train.learning_rate=0.01"),
         *("augment.mixup=0.0", "augment.cutmix=0.0", "train.batch_size=32"),
     )
-    model = config.model
-    dataset = load_dataset(
-        config.data, image_size=model.image_size, channels=model.channels, classes=model.classes
-    )
+    dataset = load_digits(config)
     teacher = make_teacher(config, classes=dataset.classes)
     architecture = Architecture.uniform(K.RELU_SOFTMAX, depth=2, heads=2)
     retrain(config, dataset, tmp_path, architecture=architecture, teacher=teacher)

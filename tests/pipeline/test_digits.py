@@ -1,0 +1,59 @@
+"""The whole method on digits, through the commands that a user types."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIG = Path(__file__).parents[2] / "configs" / "digits-quick.toml"
+RELU_SOFTMAX_POINTS = 1.0  # how far the found network may fall behind the ReLU-softmax one
+
+
+@pytest.fixture
+def mpcvit(tmp_path):
+    def run(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "mpcvit", *map(str, arguments), "--json"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_teacher_search_derive_retrain_compare(mpcvit, tmp_path):
+    teacher = mpcvit("train", CONFIG, "--set", "model.attention=softmax", "--out", "runs/teacher")
+    relu_softmax = mpcvit(
+        "train", CONFIG, "--set", "model.attention=relu_softmax", "--out", "runs/rs"
+    )
+    mpcvit("estimate", CONFIG, "--out", "latency.json")
+    found = mpcvit("search", CONFIG, "--latency", "latency.json", "--out", "runs/search")
+    assert max(found["alpha_mean_per_layer"]) < 1  # something was given up
+    derived = mpcvit("derive", "runs/search", "--relu-softmax-ratio", 0.5, "--out", "arch.json")
+    assert (derived["kept"], derived["units"]) == (4, 8)
+    mpcvit(
+        *("retrain", CONFIG, "--arch", "arch.json", "--teacher", teacher["model"]),
+        *("--out", "runs/mpcvit-0.5"),
+    )
+    rows = {
+        Path(row["name"]).name: row
+        for row in mpcvit("compare", "runs/teacher", "runs/rs", "runs/mpcvit-0.5")
+    }
+    mixed, plain = rows["mpcvit-0.5"], rows["rs"]
+    assert mixed["heads"] == "4 scaling + 4 relu_softmax"
+    assert 100 * mixed["top1"] >= 100 * relu_softmax["test_top1"] - RELU_SOFTMAX_POINTS
+    # where both kinds stay in every layer the exchanges do; bytes are saved head by head
+    assert mixed["sent_mb"] < plain["sent_mb"] < rows["teacher"]["sent_mb"]
+    assert mixed["modelled_s"] < rows["teacher"]["modelled_s"]
+    for ratio in (0.1, 0.3, 0.7):  # one search yields every ratio
+        mpcvit("derive", "runs/search", "--ratio", ratio, "--out", tmp_path / f"{ratio}.json")
+    cheapest = mpcvit("derive", "runs/search", "--ratio", 0, "--out", "cheap.json")
+    budget = f"{(cheapest['seconds'] + derived['seconds']) / 2}s"
+    within = mpcvit("derive", "runs/search", "--latency-budget", budget, "--out", "budget.json")
+    assert cheapest["seconds"] <= within["seconds"] <= float(budget[:-1])

@@ -1,0 +1,74 @@
+"""The catalogue: every recipe of every experiment fits every configuration we ship."""
+
+from pathlib import Path
+
+import pytest
+
+from mpcvit.config import load_config
+from mpcvit.errors import UserError
+from mpcvit.experiments.catalogue import EXPERIMENTS, find_experiment
+from mpcvit.experiments.published import _table, published
+from mpcvit.experiments.run import Workshop
+from tests.unit.test_config import TINY
+
+CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.toml"))
+
+
+def make_workshop(config_file, **changes):
+    values = {
+        "config_file": config_file,
+        "overrides": (),
+        "dataset": None,
+        "runs": Path("runs"),
+        "latency": None,
+        "watch": None,
+    }
+    return Workshop(**{**values, **changes})
+
+
+@pytest.mark.parametrize("config_file", CONFIGS, ids=lambda path: path.stem)
+def test_every_recipe_configures_every_scale(config_file):
+    workshop = make_workshop(config_file)
+    for experiment in EXPERIMENTS:
+        for recipe in (*experiment.networks, *experiment.searches):
+            config = workshop.config(recipe.settings, recipe.heads, seed=3)
+            assert config.seed == 3
+            assert not recipe.heads or config.model.heads == recipe.heads
+
+
+def test_three_heads_of_the_paper_take_a_width_of_258():
+    cifar = next(path for path in CONFIGS if path.stem == "cifar10")
+    pruned = [row for row in find_experiment("head-pruning").networks if row.heads]
+    widths = [make_workshop(cifar).config(row.settings, row.heads, 0).model.width for row in pruned]
+    assert widths == [256, 256, 258]
+
+
+def test_names_are_unique_and_shared_rows_are_the_same_recipe():
+    """Runs are kept by name, so one name must not stand for two recipes."""
+    seen = {}
+    for experiment in EXPERIMENTS:
+        assert len(set(experiment.row_names)) == len(experiment.row_names)
+        recipes = [*experiment.networks, *experiment.searches]
+        for recipe in experiment.networks:
+            recipes += [recipe.derivation.search] if recipe.derivation else []
+            recipes += [recipe.teacher] if recipe.teacher else []
+        for recipe in recipes:
+            assert seen.setdefault(recipe.name, recipe) == recipe
+    assert len({experiment.name for experiment in EXPERIMENTS}) == len(EXPERIMENTS)
+
+
+def test_published_rows_exist():
+    for data in _table().values():
+        for name, rows in data.items():
+            assert set(rows) <= set(find_experiment(name).row_names)
+    assert published("cifar100", "trade-off", "mpcvit-0.7").top1 == 75.38
+    assert published("cifar10-tiny", "trade-off", "mpcvit-0.7").latency_s == 63.56
+
+
+def test_unknown_names_are_refused_with_a_hint():
+    with pytest.raises(UserError, match="did you mean 'trade-off'"):
+        find_experiment("tradeoff")
+    with pytest.raises(UserError, match="no row 'sofmax'; did you mean 'softmax'"):
+        find_experiment("trade-off").only(["sofmax"])
+    assert find_experiment("trade-off").only(["scaling"]).row_names == ("scaling",)
+    assert load_config(TINY).name == "digits-tiny"

@@ -1,0 +1,115 @@
+"""Running an experiment: shared runs, resuming, failures and results."""
+
+import csv
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mpcvit.config import load_config
+from mpcvit.data import load_dataset
+from mpcvit.errors import UserError
+from mpcvit.experiments.catalogue import find_experiment
+from mpcvit.experiments.results import interval
+from mpcvit.experiments.run import Workshop, run_experiment
+from mpcvit.optim.loop import DivergedError, StoppedError
+from tests.unit.optim.test_loop import StopAt
+from tests.unit.test_config import TINY
+
+QUICK = ("train.epochs=1", "search.epochs=1", "distill.epochs=1")
+
+
+class Watcher:
+    """Notes which runs were started, and may stop one of them."""
+
+    def __init__(self):
+        self.started, self.stop = [], ""
+
+    @contextmanager
+    def __call__(self, name):
+        self.started.append(name)
+        yield (StopAt(3),) if name == self.stop else ()
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    config = load_config(TINY)
+    model = config.model
+    return load_dataset(
+        config.data, image_size=model.image_size, channels=model.channels, classes=model.classes
+    )
+
+
+def make_workshop(dataset, folder, watcher, overrides=QUICK):
+    return Workshop(
+        config_file=TINY,
+        overrides=overrides,
+        dataset=dataset,
+        runs=folder,
+        latency=None,
+        watch=watcher,
+    )
+
+
+def read_rows(path: Path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("mpcvit.optim.loop.TELL_EVERY_S", 0.0)
+    experiment = find_experiment("trade-off").only(["softmax", "mpcvit-0.3-distilled"])
+    watcher = Watcher()
+    workshop = make_workshop(dataset, tmp_path / "runs", watcher)
+    watcher.stop = "mpcvit-0.3-distilled, seed 0"
+    with pytest.raises(StoppedError):
+        run_experiment(experiment, workshop, [0], tmp_path)
+    assert watcher.started == ["softmax, seed 0", "search, seed 0", "mpcvit-0.3-distilled, seed 0"]
+    assert [row["network"] for row in read_rows(tmp_path / "trade-off-runs.csv")] == ["softmax"]
+
+    watcher.started, watcher.stop = [], ""
+    summaries, _ = run_experiment(experiment, workshop, [0], tmp_path)
+    assert watcher.started == ["mpcvit-0.3-distilled, seed 0"]
+    assert [one.network for one in summaries] == ["softmax", "mpcvit-0.3-distilled"]
+    rows = read_rows(tmp_path / "trade-off-runs.csv")
+    assert [row["distilled"] for row in rows] == ["False", "True"]
+    assert rows[1]["heads"] == "2 scaling + 2 relu_softmax"
+    assert (tmp_path / "trade-off.png").stat().st_size > 10_000
+
+    watcher.started = []
+    searches = find_experiment("latency-weight").only(["search"])
+    _, means = run_experiment(searches, workshop, [0], tmp_path)
+    assert watcher.started == []  # the networks' own search serves
+    assert len(means["search"]) == 2
+    assert (tmp_path / "latency-weight.png").stat().st_size > 5_000
+
+    longer = make_workshop(dataset, tmp_path / "runs", watcher, (*QUICK, "train.learning_rate=0.1"))
+    with pytest.raises(UserError, match=r"other settings: 'train.learning_rate' was 0.003"):
+        run_experiment(experiment, longer, [0], tmp_path)
+
+
+def test_a_network_that_diverges_is_a_row_and_is_not_tried_again(dataset, tmp_path, monkeypatch):
+    calls = []
+
+    def diverge(*_, **__):
+        calls.append(1)
+        raise DivergedError("the loss is not finite at step 3")
+
+    monkeypatch.setattr("mpcvit.experiments.run.train", diverge)
+    experiment = find_experiment("attention-variants").only(["relu"])
+    workshop = make_workshop(dataset, tmp_path / "runs", Watcher())
+    for _ in range(2):
+        summaries, _ = run_experiment(experiment, workshop, [0], tmp_path)
+    assert len(calls) == 1
+    assert summaries[0].top1_mean == "fail"
+    assert summaries[0].modelled_s > 0
+    assert read_rows(tmp_path / "attention-variants-runs.csv")[0]["top1"] == "fail"
+
+
+def test_intervals_against_known_ones():
+    """Student's t of three values by hand: 4.3027 * s / sqrt(3)."""
+    low, high = interval([60.0, 61.0, 62.0], images=100)
+    assert (low, high) == pytest.approx((61 - 4.3027 / 3**0.5, 61 + 4.3027 / 3**0.5), abs=1e-3)
+    low, high = interval([0.0], images=10)
+    assert low == 0
+    assert high == pytest.approx(27.75, abs=0.01)  # Wilson's, of 0 in 10
