@@ -76,11 +76,11 @@ class CostForm(str, Enum):
     """How the search adds up seconds.
 
     additive:      every head pays for itself, as in the paper
-    shared_rounds: a layer pays its exchanges once, however many heads need them
+    shared-rounds: a layer pays its exchanges once, however many heads need them
     """
 
     ADDITIVE = "additive"
-    SHARED_ROUNDS = "shared_rounds"
+    SHARED_ROUNDS = "shared-rounds"
 
 
 class Precision(str, Enum):

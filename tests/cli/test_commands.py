@@ -16,7 +16,12 @@ from tests.unit.test_config import CONFIGS, TINY
 
 COMMANDS = (
     ["train"],
+    ["estimate"],
+    ["search"],
+    ["derive"],
     ["retrain"],
+    ["compare"],
+    ["experiment"],
     ["evaluate"],
     ["show"],
     ["import"],

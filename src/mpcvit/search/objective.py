@@ -67,7 +67,7 @@ def expected_seconds(
     """Seconds of the layers' choices, each an array of alphas or of betas.
 
         additive       sum_i Lat_i mean(a_i)
-        shared_rounds  sum_i shared_i rms(a_i) + own_i mean(a_i)
+        shared-rounds  sum_i shared_i rms(a_i) + own_i mean(a_i)
 
     The root mean square is a group lasso: all choices of a layer weigh on one
     price, which vanishes only with the last of them. Choices lie in [0, 1], so

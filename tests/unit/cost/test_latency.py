@@ -2,11 +2,12 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.config import Activation, ModelConfig, NormForm
+from mpcvit.config import Activation, ModelConfig, NormForm, load_config
 from mpcvit.cost.estimate import estimate
 from mpcvit.cost.latency import ChoiceCost, Cost, LatencyTable, LayerCosts, Network
 from mpcvit.errors import UserError
@@ -133,6 +134,14 @@ def test_foreign_files_are_refused(tmp_path, change, message):
     path.write_text(json.dumps(document))
     with pytest.raises(UserError, match=message):
         LatencyTable.load(path)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "tiny-imagenet"])
+def test_shipped_files_are_the_estimate_of_their_configuration(name):
+    top = Path(__file__).parents[3]
+    shipped = LatencyTable.load(top / "latency" / f"{name}.json")
+    assert shipped == estimate(load_config(top / "configs" / f"{name}.toml").model)
+    assert "modelled from counts" in shipped.source
 
 
 def test_a_missing_file_and_another_shape_are_refused(tmp_path):

@@ -1,0 +1,149 @@
+"""`estimate`, `search`, `derive`, `compare` and `experiment`, as a user types them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mpcvit.arch import ActivationGranularity, Architecture, AttentionKind
+from mpcvit.cost.latency import LatencyTable
+from mpcvit.experiments.catalogue import EXPERIMENTS
+from tests.cli.test_commands import invoke
+from tests.unit.search.test_derive import ALPHA, make_result
+from tests.unit.test_config import TINY
+
+K = AttentionKind
+
+
+@pytest.fixture
+def search_file(tmp_path):
+    make_result(ALPHA).save(tmp_path / "search.json")
+    return tmp_path / "search.json"
+
+
+def test_estimate_writes_a_table_of_its_network(tmp_path):
+    out = tmp_path / "latency.json"
+    rows = json.loads(invoke("estimate", TINY, "--out", out, "--json").stdout)
+    assert {row["attention"] for row in rows} == {kind.value for kind in K}
+    invoke("estimate", TINY, "--out", out, "--round-trip-ms", 0, "--bandwidth-mb-per-s", 1)
+    table = LatencyTable.load(out)
+    architecture = Architecture.uniform(K.SOFTMAX, depth=2, heads=2)
+    cost = table.price(architecture)
+    assert table.seconds(cost) == pytest.approx(cost.sent_bytes / 1e6)
+    refused = invoke("estimate", TINY, "--out", out, "--bandwidth-mb-per-s", 0, code=2).stderr
+    assert "positive bandwidth" in refused
+
+
+def test_search_then_derive_and_its_files(tmp_path):
+    folder = tmp_path / "search"
+    settings = ("--set", "search.activation=layer", "--set", "search.epochs=1")
+    output = invoke("search", TINY, "--out", folder, *settings).output
+    assert "modelled from counts per operation" in output
+    names = {entry.name for entry in folder.iterdir()}
+    assert {"search.json", "search.png", "log.jsonl", "state.safetensors"} <= names
+    assert "already holds a run" in invoke("search", TINY, "--out", folder, code=2).stderr
+    out = tmp_path / "arch.json"
+    output = invoke(
+        *("derive", folder, "--ratio", 0.5, "--gelu-threshold", 1, "--mlp-form", "fused"),
+        *("--out", out),
+    ).output
+    assert "kept      2 of 4" in output
+    assert "left out with an equal alpha" in output or "ties" not in output
+    architecture = Architecture.load(out)
+    assert architecture.count(K.RELU_SOFTMAX) == 2
+    assert {layer.mlp.value for layer in architecture.layers} == {"fused"}
+
+
+def test_derive_by_budget_in_any_unit(search_file, tmp_path):
+    out = tmp_path / "arch.json"
+    most = json.loads(invoke("derive", search_file, "--ratio", 1, "--out", out, "--json").stdout)
+    budget = f"{1000 * most['seconds'] + 0.001:.4f}ms"  # nanoseconds are rounded up, layer by layer
+    found = invoke("derive", search_file, "--latency-budget", budget, "--out", out, "--json")
+    assert json.loads(found.stdout)["kept"] == 9
+    assert Architecture.load(out) == Architecture.uniform(K.RELU_SOFTMAX, depth=3, heads=3)
+
+
+def test_derive_tells_ties(tmp_path):
+    make_result(((1.0,) * 3,) * 3).save(tmp_path / "search.json")
+    output = invoke("derive", tmp_path, "--ratio", 7 / 9, "--out", tmp_path / "a.json").output
+    assert "left out with an equal alpha: layer 2 head 1 row 0, layer 2 head 2 row 0" in output
+
+
+def test_derive_prices_by_another_table(search_file, tmp_path):
+    table = make_result(ALPHA).latency
+    faster = replace(table.network, round_trip_ms=1.0)
+    replace(table, network=faster).save(tmp_path / "lan.json")
+    out = tmp_path / "arch.json"
+    arguments = ("derive", search_file, "--ratio", 0.5, "--out", out, "--json")
+    wan, lan = (
+        json.loads(invoke(*arguments, *more).stdout)["seconds"]
+        for more in ((), ("--latency", tmp_path / "lan.json"))
+    )
+    assert lan < wan / 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ratio", 1.5), "a ratio must lie in [0, 1], not 1.5"),
+        (("--ratio", -0.1), "a ratio must lie in [0, 1], not -0.1"),
+        (("--latency-budget", "1s"), "the cheapest, scaling in every head, takes"),
+        (("--latency-budget", "soon"), "must be seconds such as 12s or 500ms, not 'soon'"),
+        ((), "give either --relu-softmax-ratio or --latency-budget"),
+        (("--ratio", 0.5, "--latency-budget", "9s"), "give either"),
+        (("--latency-budget", "99s", "--per-layer"), "--per-layer goes with"),
+        (("--ratio", 0.5, "--gelu-threshold", 0.5), "did not weigh GeLU"),
+        (("--ratio", 0.5, "--latency", "none.json"), "there is no latency file none.json"),
+    ],
+)
+def test_derive_refuses_in_one_sentence(search_file, tmp_path, arguments, message):
+    out = tmp_path / "arch.json"
+    result = invoke("derive", search_file, "--out", out, *arguments, code=2)
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+def test_foreign_files_are_refused_in_one_sentence(search_file, tmp_path):
+    arch, table = tmp_path / "arch.json", tmp_path / "latency.json"
+    invoke("derive", search_file, "--ratio", 0.5, "--out", arch)
+    assert (
+        "has 3 layers, but the model has 2" in invoke("train", TINY, "--arch", arch, code=2).stderr
+    )
+    result = make_result(ALPHA, ((0.5,),) * 3, activation=ActivationGranularity.LAYER)
+    result.latency.save(table)
+    refused = invoke("search", TINY, "--latency", table, "--out", tmp_path / "s", code=2).stderr
+    assert "made for 3 layers, but the model has 2" in refused
+    refused = invoke("search", TINY, "--latency", arch, "--out", tmp_path / "s", code=2).stderr
+    assert "is not a latency file" in refused
+    refused = invoke("derive", arch, "--ratio", 0.5, "--out", tmp_path / "b.json", code=2).stderr
+    assert "is not a search" in refused
+    refused = invoke("derive", tmp_path / "s", "--ratio", 0.5, "--out", arch, code=2).stderr
+    assert "there is no finished search" in refused
+
+
+def test_compare_refuses_what_holds_nothing(tmp_path):
+    assert "there is no run or model" in invoke("compare", tmp_path / "x", code=2).stderr
+    (tmp_path / "empty").mkdir()
+    refused = invoke("compare", tmp_path / "empty", code=2).stderr
+    assert "none of these places holds a trained network" in refused
+
+
+def test_experiments_are_listed_with_what_they_mirror():
+    listed = json.loads(invoke("experiment", "--list", "--json").stdout)
+    assert [entry["name"] for entry in listed] == [one.name for one in EXPERIMENTS]
+    output = invoke("experiment", "--list").output
+    assert all(one.mirrors in output for one in EXPERIMENTS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give an experiment and a configuration, or --list"),
+        (("trade-of", TINY), "did you mean 'trade-off'"),
+        (("trade-off", TINY, "--rows", "softmx"), "no row 'softmx'"),
+        (("trade-off", TINY, "--seeds", "one"), "--seeds must be whole numbers"),
+    ],
+)
+def test_experiment_refuses_in_one_sentence(arguments, message):
+    assert message in invoke("experiment", *arguments, code=2).stderr
