@@ -8,7 +8,7 @@ from mpcvit.config import to_plain
 from mpcvit.profile import Profile
 from mpcvit.records import Environment
 from mpcvit.run_record import BatchCost, RunRecord, SetUpCost, StageCost, stage_from_dict
-from mpcvit.runtime.link import Role
+from mpcvit.runtime.roles import Role
 
 Event = dict[str, Any]
 Progress = Callable[[str, int, int], None]

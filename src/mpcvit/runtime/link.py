@@ -7,7 +7,6 @@ import json
 import secrets
 import socket
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any
 
 from spu import libspu  # type: ignore[reportMissingModuleSource]
@@ -15,23 +14,7 @@ from spu import libspu  # type: ignore[reportMissingModuleSource]
 from mpcvit.errors import UserError
 from mpcvit.profile import Limits, Protocol
 from mpcvit.runtime.errors import PartyError
-
-Address = str
-"""host:port"""
-
-
-class Role(str, Enum):
-    """What a party brings along."""
-
-    MODEL_OWNER = "model owner"
-    DATA_OWNER = "data owner"
-    HELPER = "helper"  # nothing; ABY3 needs a third
-
-
-def roles_of(protocol: Protocol) -> tuple[Role, ...]:
-    """Who takes part. The first is SEMI2K's dealer, where the first party is."""
-    return tuple(Role)[: protocol.parties]
-
+from mpcvit.runtime.roles import Address, Role, roles_of, split_address
 
 class Channel:
     """One party's messages to and from the others."""
@@ -85,7 +68,6 @@ class Channel:
 
     def close(self) -> None:
         """Wait until the last message is delivered, and hang up."""
-        self._own.stop_link()
         self.context.stop_link()
 
 
@@ -149,27 +131,6 @@ class MemoryPort:
             self._silence_s,
             counts_costs=self.role is Role.DATA_OWNER,
         )
-
-
-def free_addresses(count: int) -> list[Address]:
-    """Addresses on this machine that nobody listens on."""
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return ["{}:{}".format(*server.getsockname()) for server in servers]
-    finally:
-        for server in servers:
-            server.close()
-
-
-def split_address(address: Address) -> tuple[str, int]:
-    """
-    >>> split_address("localhost:9000")
-    ('localhost', 9000)
-    """
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise UserError(f"'{address}' is not an address; write host:port, as in 127.0.0.1:9000")
-    return host, int(port)
 
 
 _ATTEMPT_MS = 100

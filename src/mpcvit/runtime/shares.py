@@ -11,7 +11,8 @@ from spu import libspu  # type: ignore[reportMissingModuleSource]
 from mpcvit.errors import UserError
 from mpcvit.profile import Profile, Protocol
 from mpcvit.runtime.errors import PartyError
-from mpcvit.runtime.link import Channel, Role
+from mpcvit.runtime.link import Channel
+from mpcvit.runtime.roles import Role
 
 Share = Any  # libspu.Share
 Shape = tuple[int, ...]

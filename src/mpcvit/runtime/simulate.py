@@ -9,7 +9,8 @@ import numpy as np
 from mpcvit.checkpoint import Checkpoint
 from mpcvit.profile import Profile
 from mpcvit.runtime.events import Event, Journal
-from mpcvit.runtime.link import Channel, Role, connect_in_memory
+from mpcvit.runtime.link import Channel, connect_in_memory
+from mpcvit.runtime.roles import Role
 from mpcvit.runtime.session import MakeImages, classify, help_others, offer_model
 
 _one_at_a_time = threading.Lock()  # SPU's log belongs to the process

@@ -18,7 +18,7 @@ from mpcvit.run_record import OperationCost, StageCost
 
 _ENDED = re.compile(r"\[Profiling\] SPU execution (\S+) completed.*, total time (\S+)s\.")
 _OPERATION = re.compile(
-    r"- pphlo\.(\S+), executed (\d+) times, duration (\S+)s, "
+    r"- pphlo\.(?:custom_call: mhlo\.)?(\S+), executed (\d+) times, duration (\S+)s, "
     r"send bytes (\d+) recv bytes \d+, send actions (\d+), recv actions \d+"
 )
 _LINK = re.compile(
