@@ -102,7 +102,7 @@ class Profile:
         if self.protocol is Protocol.SEMI2K and self.dealer is Dealer.NONE:
             raise UserError(
                 "SEMI2K draws on a dealer, and here the first party is that dealer and could open "
-                "every secret; write dealer = \"first-party-insecure\" to accept that for "
+                'every secret; write dealer = "first-party-insecure" to accept that for '
                 "measurements, or take CHEETAH"
             )
         if self.protocol is not Protocol.SEMI2K and self.dealer is not Dealer.NONE:

@@ -185,9 +185,7 @@ def _sum_stages(stages: list[StageCost]) -> StageCost:
             by_name.setdefault(operation.name, []).append(operation)
     return StageCost(
         name=stages[0].name,
-        **_sums(
-            stages, ("sent_bytes", "received_bytes", "exchanges", "seconds", "compute_s")
-        ),
+        **_sums(stages, ("sent_bytes", "received_bytes", "exchanges", "seconds", "compute_s")),
         operations=tuple(
             OperationCost(
                 name=name,

@@ -20,6 +20,7 @@ COMMANDS = (
     ["evaluate"],
     ["show"],
     ["import"],
+    ["run"],
     ["bench"],
     ["bench", "training"],
 )

@@ -12,7 +12,7 @@ from mpcvit import __version__
 from mpcvit.errors import UserError
 
 # In the order of the work, not of the alphabet.
-_ORDER = ("train", "retrain", "evaluate", "show", "import", "bench")
+_ORDER = ("train", "retrain", "evaluate", "show", "import", "run", "bench")
 
 
 class _Commands(TyperGroup):
@@ -36,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train Vision Transformers that are fast, accurate and private under secure "
-    "multi-party computation.",
+    "multi-party computation, and run them.",
 )
 
 
@@ -57,7 +57,7 @@ def _root(
 
 
 # Each module registers its commands on `app`.
-from mpcvit.cli import bench, models, training  # noqa: E402, F401
+from mpcvit.cli import bench, models, private, training  # noqa: E402, F401
 
 
 def main() -> None:

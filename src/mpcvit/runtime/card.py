@@ -53,9 +53,7 @@ class ModelCard:
                 classes=tuple(str(name) for name in document["classes"]),
             )
             model = card.model
-            card.architecture.validate(
-                depth=model.depth, heads=model.heads, tokens=model.tokens
-            )
+            card.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
             if len(card.classes) != model.classes or len(card.data.mean) != model.channels:
                 raise UserError("its parts do not fit each other")
             return card

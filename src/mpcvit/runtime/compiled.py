@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from spu import libspu  # type: ignore[reportMissingModuleSource]
+from spu import libspu
 
 from mpcvit.data.cache import default_folder
 from mpcvit.errors import UserError
@@ -22,8 +22,6 @@ from mpcvit.storage import replacing
 
 Shape = tuple[int, ...]
 Progress = Callable[[int, int], None]
-
-_COMPILER_OPTIONS: dict[str, bool] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +54,7 @@ class Program:
 
     @property
     def parameters(self) -> dict[str, Shape]:
-        return {
-            name: shape for stage in self.stages for name, shape in stage.parameters.items()
-        }
+        return {name: shape for stage in self.stages for name, shape in stage.parameters.items()}
 
     def digest(self) -> str:
         total = hashlib.sha256()
@@ -116,9 +112,7 @@ def compile_function(function: Callable[..., Any], *arguments: Any) -> bytes:
     )
     # parameters are named in the text by position, so identical blocks have one text
     text = lowered.as_text().replace(f"@jit_{function.__name__}", "@stage")
-    key = hashlib.sha256(
-        "\n".join((text, str(_COMPILER_OPTIONS), *_versions())).encode()
-    ).hexdigest()
+    key = hashlib.sha256("\n".join((text, *_versions())).encode()).hexdigest()
     secrets = len(jax.tree.leaves(arguments))
     hlo: Any = lowered.compiler_ir("hlo")
     return _compiled(key, secrets, lambda: hlo.as_serialized_hlo_module_proto())
@@ -138,7 +132,7 @@ def _compile(path: Path, secrets: int, hlo: bytes) -> bytes:
     source = libspu.CompilationSource(
         libspu.SourceIRType.XLA, hlo, [libspu.Visibility.VIS_SECRET] * secrets
     )
-    code = libspu.compile(source, libspu.CompilerOptions(**_COMPILER_OPTIONS))
+    code = libspu.compile(source, libspu.CompilerOptions())
     try:
         with replacing(path) as temporary:
             temporary.write_bytes(hashlib.sha256(code).digest() + code)

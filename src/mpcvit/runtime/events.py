@@ -78,8 +78,7 @@ def make_record(
 
 def _batches(events: Mapping[Role, Sequence[Event]]) -> tuple[BatchCost, ...]:
     stages = {
-        role: [event for event in own if event["event"] == "stage"]
-        for role, own in events.items()
+        role: [event for event in own if event["event"] == "stage"] for role, own in events.items()
     }
     images: dict[int, int] = {}
     costs: dict[int, list[StageCost]] = {}
@@ -89,6 +88,5 @@ def _batches(events: Mapping[Role, Sequence[Event]]) -> tuple[BatchCost, ...]:
         images[event["batch"]] = event["images"]
         costs.setdefault(event["batch"], []).append(cost)
     return tuple(
-        BatchCost(images=images[batch], stages=tuple(of_batch))
-        for batch, of_batch in costs.items()
+        BatchCost(images=images[batch], stages=tuple(of_batch)) for batch, of_batch in costs.items()
     )

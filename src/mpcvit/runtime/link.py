@@ -9,12 +9,13 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from spu import libspu  # type: ignore[reportMissingModuleSource]
+from spu import libspu
 
 from mpcvit.errors import UserError
 from mpcvit.profile import Limits, Protocol
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.roles import Address, Role, roles_of, split_address
+
 
 class Channel:
     """One party's messages to and from the others."""
@@ -137,7 +138,7 @@ _ATTEMPT_MS = 100
 
 
 def _describe(limits: Limits, session: str) -> Any:
-    description = libspu.link.Desc()
+    description: Any = libspu.link.Desc()  # type: ignore[reportAttributeAccessIssue]
     description.id = session
     description.recv_timeout_ms = round(limits.silence_s * 1000)
     description.http_timeout_ms = round(limits.silence_s * 1000)
@@ -158,9 +159,7 @@ def _require_free(address: Address) -> None:
         raise UserError(f"cannot listen on {address}: {error.strerror or error}") from error
 
 
-def _listed(
-    roles: tuple[Role, ...], role: Role, addresses: Mapping[Role, Address]
-) -> str:
+def _listed(roles: tuple[Role, ...], role: Role, addresses: Mapping[Role, Address]) -> str:
     return " and ".join(
         f"the {member.value} ({addresses[member]})" for member in roles if member is not role
     )

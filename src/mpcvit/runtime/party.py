@@ -4,6 +4,7 @@ Supervisor and party share a socket. The job is one line of JSON; so is every
 event. A party whose supervisor is gone ends itself, so that none is left over.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -95,10 +96,8 @@ def _read_line(control: socket.socket) -> bytes:
 
 
 def _end_with_supervisor(control: socket.socket) -> None:
-    try:
+    with contextlib.suppress(OSError):
         control.recv(1)
-    except OSError:
-        pass
     _exit(1)
 
 

@@ -69,9 +69,7 @@ def _dialled(
     if not profile.network.is_emulated:
         return {role: dict(listening) for role in listening}
     routes = {
-        (dialler, other): Route(
-            dialler=dialler.name, dialled=other.name, target=listening[other]
-        )
+        (dialler, other): Route(dialler=dialler.name, dialled=other.name, target=listening[other])
         for dialler in listening
         for other in listening
         if dialler is not other

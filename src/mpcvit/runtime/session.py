@@ -66,9 +66,7 @@ class Request:
         return cls(images=images, batch_size=batch_size)
 
 
-def offer_model(
-    channel: Channel, profile: Profile, checkpoint: Checkpoint, report: Report
-) -> None:
+def offer_model(channel: Channel, profile: Profile, checkpoint: Checkpoint, report: Report) -> None:
     """Take part as the model owner: learns how many images came, and nothing else."""
     session = Session(channel, profile, report)
     session.agree_on_terms()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import spu
-from spu import libspu  # type: ignore[reportMissingModuleSource]
+from spu import libspu
 
 from mpcvit.errors import UserError
 from mpcvit.profile import Profile, Protocol
@@ -70,7 +70,9 @@ class Sharing:
             )
         return dict(zip(shapes, shares, strict=True)), len(message)
 
-    def reveal_to(self, receiver: Role, share: Share, shape: Shape) -> tuple[np.ndarray | None, int]:
+    def reveal_to(
+        self, receiver: Role, share: Share, shape: Shape
+    ) -> tuple[np.ndarray | None, int]:
         """The single door from secret to public: only `receiver` gets the value.
 
         Every other party sends its share there and learns nothing.
@@ -124,7 +126,7 @@ def unpack(message: bytes, sender: Role) -> list[Share]:
 
 
 def _shape(share: Share) -> Shape:
-    meta = libspu.ValueMeta()
+    meta = libspu.ValueMeta()  # type: ignore[reportCallIssue]
     if not meta.ParseFromString(share.meta):
         return ()
     return tuple(meta.shape.dims)

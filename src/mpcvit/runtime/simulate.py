@@ -43,9 +43,7 @@ def simulate(
         return run_in_threads(profile, take_part)[Role.DATA_OWNER]
 
 
-def run_in_threads(
-    profile: Profile, take_part: Callable[[Channel], Any]
-) -> dict[Role, Any]:
+def run_in_threads(profile: Profile, take_part: Callable[[Channel], Any]) -> dict[Role, Any]:
     """Call a function once per role, each in a thread with a channel of its own."""
     results: dict[Role, Any] = {}
     failures: list[BaseException] = []

@@ -59,9 +59,7 @@ def cut(config: ModelConfig, architecture: Architecture) -> tuple[Stage, ...]:
         )
         for index, layer in enumerate(architecture.layers)
     )
-    embedding = Stage(
-        name="embedding", parts=("embed",), function=of_part("embed", Embed(config))
-    )
+    embedding = Stage(name="embedding", parts=("embed",), function=of_part("embed", Embed(config)))
     return (embedding, *blocks, Stage(name="head", parts=("norm", "head"), function=head))
 
 

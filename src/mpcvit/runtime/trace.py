@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from spu import libspu  # type: ignore[reportMissingModuleSource]
+from spu import libspu
 
 from mpcvit.run_record import OperationCost, StageCost
 

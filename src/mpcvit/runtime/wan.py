@@ -61,9 +61,7 @@ class Relay:
         if not answer:
             self.close()
             raise PartyError("the relay that emulates the network could not be started")
-        self.addresses: Mapping[Route, Address] = dict(
-            zip(routes, json.loads(answer), strict=True)
-        )
+        self.addresses: Mapping[Route, Address] = dict(zip(routes, json.loads(answer), strict=True))
 
     def close(self) -> None:
         """Cut every connection at once."""
