@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpcvit.classifier import Classifier, load
+    from mpcvit.runtime.run import RunResult, run
 
-__all__ = ["Classifier", "load"]
+__all__ = ["Classifier", "RunResult", "load", "run"]
 __version__ = "0.1.0"
 
 
@@ -18,6 +19,7 @@ def __getattr__(name: str) -> Any:
     """Import JAX only for those who use it: `mpcvit --help` answers at once."""
     if name in __all__:
         from mpcvit import classifier
+        from mpcvit.runtime import run
 
-        return getattr(classifier, name)
+        return getattr(run if name in ("RunResult", "run") else classifier, name)
     raise AttributeError(f"module 'mpcvit' has no attribute '{name}'")

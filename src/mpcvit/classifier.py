@@ -11,7 +11,7 @@ import numpy as np
 from mpcvit.arch import Architecture
 from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import ModelConfig
-from mpcvit.data import decode_image, fit_image, normalisation, normalise
+from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.model.vit import ViT
 
@@ -52,33 +52,7 @@ class Classifier:
         """Decode, resize and normalise files or uint8 arrays, as in evaluation."""
         if isinstance(images, str | Path):
             images = [images]
-        pixels = [
-            fit_image(self._decode(image, index), self.config.image_size, self._crop)
-            for index, image in enumerate(images)
-        ]
-        if not pixels:
-            raise UserError("there is no image to preprocess")
-        data = self.checkpoint.data
-        return normalise(
-            np.stack(pixels), *normalisation(data.mean, data.std, self.config.channels)
-        )
-
-    @property
-    def _crop(self) -> float:
-        return self.checkpoint.data.eval_crop
-
-    def _decode(self, image: str | Path | np.ndarray, index: int) -> np.ndarray:
-        channels = self.config.channels
-        if not isinstance(image, np.ndarray):
-            return decode_image(Path(image), channels=channels, where=str(image))
-        if image.ndim == 2:
-            image = image[:, :, None]
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != channels:
-            raise UserError(
-                f"image {index} is an array of {image.dtype} {image.shape}, but uint8 "
-                f"(height, width, {channels}) is expected"
-            )
-        return image
+        return make_inputs(images, self.config, self.checkpoint.data).images
 
     @cached_property
     def _forward(self) -> Callable[..., Any]:

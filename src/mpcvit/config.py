@@ -168,6 +168,7 @@ class ModelConfig:
     activation: Activation = Activation.GELU
     attention_eps: float = 1e-8  # in the denominators of relu_softmax and quad2
     quad2_offset: float = 1e-3  # the c of 2Quad
+    xnorm_eps: float = 1e-12  # beside the squares that xnorm sums; keeps gradients finite
     linformer_ratio: float = 0.5
     the_x_hidden: int = 64
     dropout: float = 0.0
@@ -182,7 +183,8 @@ class ModelConfig:
             _require(getattr(self, name) > 0, name, "must be positive")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
             _require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)")
-        _require(self.attention_eps >= 0, "attention_eps", "must not be negative")
+        for name in ("attention_eps", "xnorm_eps"):
+            _require(getattr(self, name) >= 0, name, "must not be negative")
         _require(0 < self.linformer_ratio <= 1, "linformer_ratio", "must lie in (0, 1]")
         _require(
             self.width % self.heads == 0,
@@ -358,24 +360,23 @@ class Config:
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file and apply `a.b=value` overrides."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise UserError(f"there is no config file {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the config file {path}: {error}") from error
-    document = parse_toml(text, str(path))
+    document = read_toml(path, "config file")
     for override in overrides:
         _apply(document, override)
     return from_plain(Config, document, str(path))
 
 
-def parse_toml(text: str, origin: str) -> dict[str, Any]:
-    """Parse TOML; `origin` names it in what is refused."""
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UserError(f"there is no {what} {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the {what} {path}: {error}") from error
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{origin} is not valid TOML: {error}") from error
+        raise UserError(f"{path} is not valid TOML: {error}") from error
 
 
 Section = TypeVar("Section")

@@ -113,7 +113,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
-    for package in ("mpcvit", "jax", "flax", "optax", "numpy"):
+    for package in ("mpcvit", "jax", "flax", "optax", "numpy", "spu"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -25,6 +25,7 @@ COMMANDS = (
     ["evaluate"],
     ["show"],
     ["import"],
+    ["run"],
     ["bench"],
     ["bench", "training"],
 )

@@ -30,8 +30,8 @@ def test_estimate_writes_a_table_of_its_network(tmp_path):
     architecture = Architecture.uniform(K.SOFTMAX, depth=2, heads=2)
     cost = table.price(architecture)
     assert table.seconds(cost) == pytest.approx(cost.sent_bytes / 1e6)
-    refused = invoke("estimate", TINY, "--out", out, "--bandwidth-mb-per-s", 0, code=2).stderr
-    assert "positive bandwidth" in refused
+    refused = invoke("estimate", TINY, "--out", out, "--round-trip-ms", -1, code=2).stderr
+    assert "must not be negative" in refused
 
 
 def test_search_then_derive_and_its_files(tmp_path):

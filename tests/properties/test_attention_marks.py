@@ -45,7 +45,7 @@ rows = st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=7).filter(lambd
 @functools.partial(jax.jit, static_argnums=0)
 def compiled(kind, scores):
     if kind is K.XNORM:
-        return cross_normalise(scores, jnp.ones((1, 1)))
+        return cross_normalise(scores, jnp.ones((1, 1)), eps=1e-12)
     return _weights(kind, scores, CONFIG, KindParameters())
 
 

@@ -14,7 +14,7 @@ from mpcvit.errors import UserError
 # In the order of the work, not of the alphabet.
 _ORDER = (
     *("train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
-    *("evaluate", "show", "import", "bench"),
+    *("evaluate", "show", "import", "run", "bench"),
 )
 
 
@@ -39,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train Vision Transformers that are fast, accurate and private under secure "
-    "multi-party computation.",
+    "multi-party computation, and run them.",
 )
 
 
@@ -60,7 +60,15 @@ def _root(
 
 
 # Each module registers its commands on `app`.
-from mpcvit.cli import bench, compare, experiment, models, search, training  # noqa: E402, F401
+from mpcvit.cli import (  # noqa: E402
+    bench,  # noqa: F401
+    compare,  # noqa: F401
+    experiment,  # noqa: F401
+    models,  # noqa: F401
+    private,  # noqa: F401
+    search,  # noqa: F401
+    training,  # noqa: F401
+)
 
 
 def main() -> None:

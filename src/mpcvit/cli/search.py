@@ -43,7 +43,7 @@ def estimate(
     """
     from mpcvit.arch import Architecture
     from mpcvit.cost.estimate import estimate as stage
-    from mpcvit.cost.latency import Network
+    from mpcvit.profile import Network
 
     model = configure(config_file, None, overrides).model
     network = Network(round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6 * bandwidth_mb_per_s)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from mpcvit.arch import AttentionKind, MlpForm
 from mpcvit.config import Activation, ModelConfig, NormForm, to_plain
-from mpcvit.cost.latency import ChoiceCost, Cost, LatencyTable, LayerCosts, Network
+from mpcvit.cost.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
+from mpcvit.profile import Network
 
 SOURCE = (
     "modelled from counts per operation (SPU 0.9.5, SEMI-2K, 64-bit ring, 18 fraction bits); "
@@ -48,7 +49,7 @@ _ACTIVATIONS = {
 }
 
 
-def estimate(model: ModelConfig, network: Network | None = None) -> LatencyTable:
+def estimate(model: ModelConfig, network: Network = WAN) -> LatencyTable:
     """The table of a model's every choice."""
     norm = _norm(model)
     width, tokens = model.width, model.tokens
@@ -66,7 +67,7 @@ def estimate(model: ModelConfig, network: Network | None = None) -> LatencyTable
     )
     return LatencyTable(
         source=SOURCE,
-        network=network or Network(),
+        network=network,
         heads=model.heads,
         tokens=tokens,
         layers=(layer,) * model.depth,

@@ -16,24 +16,14 @@ from typing import Any
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.config import ModelConfig, from_plain, to_plain
 from mpcvit.errors import UserError, nearest
+from mpcvit.profile import Network
 from mpcvit.storage import read_json, write_text
 
 FORMAT = "mpcvit-latency/1"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """The line between two parties; the paper's WAN unless said otherwise."""
-
-    round_trip_ms: float = 40.0
-    bandwidth_bytes_per_s: float = 44e6
-
-    def __post_init__(self) -> None:
-        if self.round_trip_ms < 0 or self.bandwidth_bytes_per_s <= 0:
-            raise UserError(
-                f"a network needs a round trip of 0 ms or more and a positive bandwidth, not "
-                f"{self.round_trip_ms} ms and {self.bandwidth_bytes_per_s} bytes/s"
-            )
+WAN = Network(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
+"""The paper's, and the default of modelled seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +54,11 @@ class Cost:
     def seconds(self, network: Network) -> float:
         """Half a round trip per exchange, then the bytes, then the computing.
 
-        >>> Cost(exchanges=100, sent_bytes=44e6).seconds(Network())
+        >>> Cost(exchanges=100, sent_bytes=44e6).seconds(WAN)
         3.0
         """
-        return (
-            self.exchanges * network.round_trip_ms / 2000
-            + self.sent_bytes / network.bandwidth_bytes_per_s
-            + self.compute_s
-        )
+        on_the_line = network.seconds(exchanges=self.exchanges, sent_bytes=self.sent_bytes)
+        return on_the_line + self.compute_s
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from mpcvit.data.augment import (
 from mpcvit.data.batches import Batch
 from mpcvit.data.dataset import Dataset, Split, load_dataset, load_split
 from mpcvit.data.images import decode_image, fit_image
+from mpcvit.data.inputs import Inputs, list_pictures, make_inputs
 from mpcvit.data.mixing import Mix, draw_mix, mix, partners, soft_targets
 from mpcvit.data.pipeline import EvalBatch, TrainBatches, eval_batches
 from mpcvit.data.randaugment import rand_augment
@@ -18,6 +19,7 @@ __all__ = [
     "Batch",
     "Dataset",
     "EvalBatch",
+    "Inputs",
     "Mix",
     "Split",
     "TrainBatches",
@@ -26,8 +28,10 @@ __all__ = [
     "eval_batches",
     "fit_image",
     "flip",
+    "list_pictures",
     "load_dataset",
     "load_split",
+    "make_inputs",
     "mix",
     "normalisation",
     "normalise",

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from mpcvit.config import parse_toml
+from mpcvit.config import read_toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,5 +32,4 @@ def published(config_name: str, experiment: str, row: str) -> Published:
 
 @cache
 def _table() -> dict[str, Any]:
-    text = resources.files("mpcvit.experiments").joinpath("published.toml").read_text("utf-8")
-    return parse_toml(text, "published.toml")
+    return read_toml(Path(__file__).with_name("published.toml"), "table of published figures")

@@ -239,24 +239,27 @@ def the_x_weights(scores: Scores, inverse: Callable[[Array], Array]) -> Weights:
 
 
 def cross_normalise(
-    x: Float[Array, "*lead row column"], gamma: Float[Array, "... 1 1"]
+    x: Float[Array, "*lead row column"], gamma: Float[Array, "... 1 1"], eps: float
 ) -> Float[Array, "*lead row column"]:
     """Scale every row to length gamma (XNorm, of UFO-ViT).
 
-        y[i] = gamma x[i] / sqrt(sum_j x[i, j]^2 + 1e-12)
+        y[i] = gamma x[i] / sqrt(sum_j x[i, j]^2 + eps)
 
     Range: [-gamma, gamma]. An entry grows with itself (gamma > 0); neither
-    sign nor sum is kept. The 1e-12 keeps the gradient of a zero row finite.
+    sign nor sum is kept. The eps keeps the gradient of a zero row finite.
     Secure cost: a square per entry, rsqrt per row, a product per entry.
+    Fixed point: eps >= 2**-fraction_bits, otherwise it may encode to 0.
 
-    >>> y = cross_normalise(jnp.array([[3.0, 4.0]]), jnp.ones((1, 1)))
+    >>> y = cross_normalise(jnp.array([[3.0, 4.0]]), jnp.ones((1, 1)), eps=1e-12)
     >>> [round(x, 4) for x in y[0].tolist()]
     [0.6, 0.8]
     """
-    return gamma * x * jax.lax.rsqrt(jnp.square(x).sum(axis=-1, keepdims=True) + 1e-12)
+    return gamma * x * jax.lax.rsqrt(jnp.square(x).sum(axis=-1, keepdims=True) + eps)
 
 
-def xnorm_attention(q: Queries, k: Keys, v: Values, gamma: Float[Array, "... 1 1"]) -> Outputs:
+def xnorm_attention(
+    q: Queries, k: Keys, v: Values, gamma: Float[Array, "... 1 1"], eps: float
+) -> Outputs:
     """Normalise queries and the key-value product instead of the scores.
 
         y = xn(q) xn(k' v),  xn as in `cross_normalise`
@@ -265,7 +268,8 @@ def xnorm_attention(q: Queries, k: Keys, v: Values, gamma: Float[Array, "... 1 1
     Secure cost: linear in the tokens, yet two rsqrt, each dear in rounds.
     Source: docs/numerics.md#xnorm
     """
-    return cross_normalise(q, gamma) @ cross_normalise(jnp.swapaxes(k, -1, -2) @ v, gamma)
+    kv = jnp.swapaxes(k, -1, -2) @ v
+    return cross_normalise(q, gamma, eps) @ cross_normalise(kv, gamma, eps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +301,7 @@ def attend(
     """
     if kind is AttentionKind.XNORM:
         assert learned.gamma is not None
-        return xnorm_attention(q, k, v, learned.gamma[:, None, None]), None
+        return xnorm_attention(q, k, v, learned.gamma[:, None, None], config.xnorm_eps), None
     if kind is AttentionKind.SCALING and drop is None:
         return scaling_attention(q, k, v), None
     if kind is AttentionKind.LINFORMER:

@@ -227,6 +227,23 @@ class Block(nn.Module):
         return x
 
 
+class Head(nn.Module):
+    """What follows the last block, on its own: norm, pooling and classifier."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Tokens) -> Float[Array, "batch classes"]:
+        return _classify(self.config, x)[0]
+
+
+def _classify(config: ModelConfig, x: Tokens) -> tuple[Float[Array, "batch classes"], Tokens]:
+    """Logits and normalised tokens; the submodules belong to the module that calls this."""
+    x = _norm(config, "norm")(x)
+    pooled = x[:, 0] if config.pooling is Pooling.CLASS else x.mean(axis=1)
+    return Linear(config.width, config.classes, name="head")(pooled), x
+
+
 class ViT(nn.Module):
     """A Vision Transformer that runs any `Architecture` of its shape, or a `Mixture`.
 
@@ -254,10 +271,8 @@ class ViT(nn.Module):
             block = Block(config, layer, depth_rate, dtype=self.dtype, name=f"blocks_{index}")
             x, intermediates = block(x, train=train)
             blocks.append(intermediates)
-        x = _norm(config, "norm")(x)
-        pooled = x[:, 0] if config.pooling is Pooling.CLASS else x.mean(axis=1)
-        logits = Linear(config.width, config.classes, name="head")(pooled)
-        return logits, {"blocks": blocks, "features": x}
+        logits, features = _classify(config, x)
+        return logits, {"blocks": blocks, "features": features}
 
 
 def _norm(config: ModelConfig, name: str, dtype: Any = jnp.float32) -> nn.Module:

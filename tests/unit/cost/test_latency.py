@@ -9,8 +9,9 @@ import pytest
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.config import Activation, ModelConfig, NormForm, load_config
 from mpcvit.cost.estimate import estimate
-from mpcvit.cost.latency import ChoiceCost, Cost, LatencyTable, LayerCosts, Network
+from mpcvit.cost.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
 from mpcvit.errors import UserError
+from mpcvit.profile import Network
 
 K = AttentionKind
 CIFAR = ModelConfig(
@@ -35,7 +36,7 @@ def make_table(**changes):
     }
     values = {
         "source": "made up",
-        "network": Network(),
+        "network": WAN,
         "heads": 3,
         "tokens": 5,
         "layers": (LayerCosts(attention=attention, mlp=mlp),) * 2,
@@ -124,7 +125,7 @@ def test_file_round_trip(tmp_path):
             lambda d: d["layers"][1]["mlp"]["fused"].update(each={"exchange": 1}),
             r"layers\[1\].mlp.fused: unknown key 'each.exchange'",
         ),
-        (lambda d: d["network"].update(round_trip_ms=-1), "round trip of 0 ms or more"),
+        (lambda d: d["network"].update(round_trip_ms=-1), "'network.round_trip_ms' must not be negative"),
     ],
 )
 def test_foreign_files_are_refused(tmp_path, change, message):

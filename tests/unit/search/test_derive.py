@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mpcvit.arch import ActivationGranularity, Architecture, AttentionKind, Granularity, MlpForm
 from mpcvit.config import ModelConfig, SearchConfig
 from mpcvit.cost.estimate import estimate
-from mpcvit.cost.latency import Network
 from mpcvit.errors import UserError
+from mpcvit.profile import Network
 from mpcvit.records import Environment, Provenance
 from mpcvit.search.derive import MlpRule, derive_by_budget, derive_by_ratio
 from mpcvit.search.result import SearchResult

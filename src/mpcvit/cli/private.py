@@ -1,0 +1,135 @@
+"""`mpcvit run`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mpcvit.cli import app
+from mpcvit.cli.options import AsJson, ModelFile, print_json
+from mpcvit.profile import SECURE_DEFAULT, load_profile, shipped_profiles
+
+if TYPE_CHECKING:
+    from mpcvit.runtime.run import RunResult
+
+ProfileName = Annotated[
+    str,
+    typer.Option(
+        "--profile",
+        metavar="PROFILE",
+        help="Protocol, ring and network: a TOML file, or one of "
+        f"{', '.join(shipped_profiles())}. Those of SEMI2K are for measuring only, as one party "
+        "must be trusted with everything.",
+    ),
+]
+_LIKELIEST = 5
+
+
+@app.command()
+def run(
+    model_file: ModelFile,
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE...", help="Picture files, or folders of pictures."),
+    ],
+    profile: ProfileName = SECURE_DEFAULT,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 1,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate",
+            help="Threads of one process in place of processes: quick to start, same counts, "
+            "neither private nor with a network.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File for the record of the run (JSON).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Classify images privately, with every party a process on this machine.
+
+    The process that holds the model sees no image, and the one that holds the
+    images sees no weight; shapes and architecture are known to both. Only the
+    owner of the images learns the result. docs/threat_model.md says who must
+    be trusted under which profile.
+
+    Example: mpcvit run runs/digits/model.safetensors photo.png --profile semi2k-wan
+    """
+    from mpcvit.data import list_pictures
+
+    settings = load_profile(profile)
+    pictures = list_pictures(images)
+
+    from mpcvit.report.live import console, counting
+    from mpcvit.runtime.run import run as stage
+
+    with counting() as progress:
+        result = stage(
+            model_file,
+            pictures,
+            settings,
+            batch_size=batch_size,
+            simulate=simulate,
+            progress=progress,
+        )
+    if out is not None:
+        result.record.save(out)
+    if as_json:
+        print_json(_document(pictures, result))
+        return
+    for note in result.record.notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    if result.resized:
+        console.print(
+            f"note: {result.resized} of {len(pictures)} images resized as in evaluation",
+            highlight=False,
+            soft_wrap=True,
+        )
+    _print(pictures, result)
+
+
+def _likeliest(result: "RunResult", index: int) -> list[tuple[str, float]]:
+    """The likeliest classes of an image, with softmax probabilities."""
+    import numpy as np
+
+    logits = result.logits[index].astype(np.float64)
+    odds = np.exp(logits - logits.max())
+    odds /= odds.sum()
+    return [(result.classes[place], float(odds[place])) for place in odds.argsort()[::-1]][
+        :_LIKELIEST
+    ]
+
+
+def _print(pictures: list[Path], result: "RunResult") -> None:
+    record, set_up = result.record, result.record.set_up
+    for index, picture in enumerate(pictures):
+        shown = ", ".join(f"{name} {100 * odds:.1f} %" for name, odds in _likeliest(result, index))
+        print(f"{picture}: {shown}")
+    print(f"sent       {record.sent_bytes / 1e6:,.2f} MB")
+    print(f"received   {record.received_bytes / 1e6:,.2f} MB")
+    print(f"exchanges  {record.exchanges:,}")
+    print(f"time       {record.measured_s:.2f} s, of which {record.compute_s:.2f} s compute")
+    print(
+        f"set-up     {set_up.seconds:.2f} s (connect {set_up.connect_s:.2f}, "
+        f"compile {set_up.compile_s:.2f}, weights {set_up.weights_s:.2f}, "
+        f"warm-up {set_up.warm_up_s:.2f})"
+    )
+
+
+def _document(pictures: list[Path], result: "RunResult") -> dict[str, Any]:
+    return {
+        "predictions": [
+            {
+                "image": str(picture),
+                "class": result.predictions[index],
+                "top": [
+                    {"class": name, "probability": odds} for name, odds in _likeliest(result, index)
+                ],
+                "logits": result.logits[index].tolist(),
+            }
+            for index, picture in enumerate(pictures)
+        ],
+        "resized": result.resized,
+        "record": result.record.to_dict(),
+    }

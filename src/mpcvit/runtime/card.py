@@ -1,0 +1,61 @@
+"""ModelCard: what both parties know of a model. Everything but its weights."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mpcvit.arch import Architecture
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
+from mpcvit.errors import UserError
+from mpcvit.runtime.errors import PartyError
+from mpcvit.storage import read_json
+
+FORMAT = "mpcvit-card/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCard:
+    """Shape, architecture, normalisation and class names of a model."""
+
+    model: ModelConfig
+    architecture: Architecture
+    data: DataConfig
+    classes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "ModelCard":
+        return cls(
+            model=checkpoint.model,
+            architecture=checkpoint.architecture,
+            data=replace(checkpoint.data, path=""),
+            classes=checkpoint.classes,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "model": to_plain(self.model),
+            "architecture": read_json(self.architecture.to_json(), "architecture"),
+            "data": to_plain(self.data),
+            "classes": list(self.classes),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Any) -> "ModelCard":
+        """Decode what the model owner sent, and believe nothing of it."""
+        try:
+            if document["format"] != FORMAT:
+                raise UserError(f"its format is {document['format']!r}, not {FORMAT!r}")
+            card = cls(
+                model=from_plain(ModelConfig, document["model"], "model"),
+                architecture=Architecture.from_document(document["architecture"], "architecture"),
+                data=from_plain(DataConfig, document["data"], "data"),
+                classes=tuple(str(name) for name in document["classes"]),
+            )
+            model = card.model
+            card.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
+            if len(card.classes) != model.classes or len(card.data.mean) != model.channels:
+                raise UserError("its parts do not fit each other")
+            return card
+        except (UserError, TypeError, KeyError, AttributeError) as error:
+            raise PartyError(f"the model owner's description cannot be used: {error}") from error

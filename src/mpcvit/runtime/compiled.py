@@ -1,0 +1,156 @@
+"""Stages compiled to SPU's bytecode, each kind once, and kept on disk by content."""
+
+import hashlib
+import importlib.metadata
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from spu import libspu
+
+from mpcvit.data.cache import default_folder
+from mpcvit.errors import UserError
+from mpcvit.model.vit import init_parameters
+from mpcvit.profile import Profile
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.stages import cut, fit_fixed_point, parameter_names
+from mpcvit.storage import replacing
+
+Shape = tuple[int, ...]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledStage:
+    """Bytecode, and the secret variables that it reads and writes."""
+
+    name: str
+    code: bytes
+    parameters: dict[str, Shape]
+    source: str
+    target: str
+
+    def executable(self) -> Any:
+        return libspu.Executable(
+            name=self.name.replace(" ", "_"),
+            input_names=[*self.parameters, self.source],
+            output_names=[self.target],
+            code=self.code,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A whole network for one batch size."""
+
+    stages: tuple[CompiledStage, ...]
+    input_shape: Shape
+    output_shape: Shape
+    notes: tuple[str, ...]
+
+    @property
+    def parameters(self) -> dict[str, Shape]:
+        return {name: shape for stage in self.stages for name, shape in stage.parameters.items()}
+
+    def digest(self) -> str:
+        total = hashlib.sha256()
+        for stage in self.stages:
+            head = f"{stage.name}:{stage.parameters}:{stage.source}:{stage.target}:"
+            total.update(head.encode())
+            total.update(hashlib.sha256(stage.code).digest())
+        return total.hexdigest()[:16]
+
+
+def compile_network(
+    card: ModelCard, profile: Profile, batch: int, progress: Progress = lambda done, total: None
+) -> Program:
+    """Compile every stage of a model for a batch size. Needs no weights."""
+    config, notes = fit_fixed_point(card.model, card.architecture, profile)
+    whole = jax.eval_shape(lambda: init_parameters(config, card.architecture, seed=0))
+    x = jax.ShapeDtypeStruct(
+        (batch, config.image_size, config.image_size, config.channels), jnp.float32
+    )
+    input_shape = x.shape
+    stages, cuts = [], cut(config, card.architecture)
+    for index, stage in enumerate(cuts):
+        parameters = stage.parameters(whole)
+        leaves = jax.tree.leaves(parameters)
+        code = compile_function(stage.function, parameters, x)
+        names = parameter_names(parameters)
+        stages.append(
+            CompiledStage(
+                name=stage.name,
+                code=code,
+                parameters={
+                    name: tuple(leaf.shape) for name, leaf in zip(names, leaves, strict=True)
+                },
+                source=f"activation.{index}",
+                target=f"activation.{index + 1}",
+            )
+        )
+        x = jax.eval_shape(stage.function, parameters, x)
+        progress(index + 1, len(cuts))
+    return Program(
+        stages=tuple(stages),
+        input_shape=tuple(input_shape),
+        output_shape=tuple(x.shape),
+        notes=notes,
+    )
+
+
+def compile_function(function: Callable[..., Any], *arguments: Any) -> bytes:
+    """SPU's bytecode of a JAX function whose arguments are all secret."""
+    # the dialect without any platform's custom calls, which SPU would not know
+    lowered = (
+        jax.jit(function, keep_unused=True)
+        .trace(*arguments)
+        .lower(lowering_platforms=("interpreter",))
+    )
+    # parameters are named in the text by position, so identical blocks have one text
+    text = lowered.as_text().replace(f"@jit_{function.__name__}", "@stage")
+    key = hashlib.sha256("\n".join((text, *_versions())).encode()).hexdigest()
+    secrets = len(jax.tree.leaves(arguments))
+    hlo: Any = lowered.compiler_ir("hlo")
+    return _compiled(key, secrets, lambda: hlo.as_serialized_hlo_module_proto())
+
+
+_in_memory: dict[str, bytes] = {}
+
+
+def _compiled(key: str, secrets: int, hlo: Callable[[], bytes]) -> bytes:
+    if key not in _in_memory:
+        path = default_folder() / "compiled" / f"{key}.pphlo"
+        _in_memory[key] = _read(path) or _compile(path, secrets, hlo())
+    return _in_memory[key]
+
+
+def _compile(path: Path, secrets: int, hlo: bytes) -> bytes:
+    source = libspu.CompilationSource(
+        libspu.SourceIRType.XLA, hlo, [libspu.Visibility.VIS_SECRET] * secrets
+    )
+    code = libspu.compile(source, libspu.CompilerOptions())
+    try:
+        with replacing(path) as temporary:
+            temporary.write_bytes(hashlib.sha256(code).digest() + code)
+    except UserError:
+        pass  # where nothing can be kept, the next run compiles again
+    return code
+
+
+def _read(path: Path) -> bytes | None:
+    """What was kept, unless it is absent or damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:32], content[32:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+@cache
+def _versions() -> tuple[str, ...]:
+    return tuple(importlib.metadata.version(package) for package in ("spu", "jax", "jaxlib"))

@@ -1,0 +1,92 @@
+"""From the events that parties report to the record of a run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mpcvit.config import to_plain
+from mpcvit.profile import Profile
+from mpcvit.records import Environment
+from mpcvit.run_record import BatchCost, RunRecord, SetUpCost, StageCost, stage_from_dict
+from mpcvit.runtime.roles import Role
+
+Event = dict[str, Any]
+Progress = Callable[[str, int, int], None]
+"""Takes (what, done, total)."""
+
+
+@dataclass
+class Journal:
+    """Every party's events in the order they came, and progress made of the data owner's."""
+
+    progress: Progress = lambda what, done, total: None
+    events: dict[Role, list[Event]] = field(default_factory=lambda: {role: [] for role in Role})
+    _stages_done: int = 0
+
+    def add(self, role: Role, event: Event) -> None:
+        self.events[role].append(event)
+        if role is not Role.DATA_OWNER:
+            return
+        if event["event"] == "progress":
+            self.progress(event["what"], event["done"], event["total"])
+        elif event["event"] == "stage":
+            self._stages_done += 1
+            request = self.find(Role.DATA_OWNER, "request")
+            batches = -(-request["images"] // request["batch_size"])
+            total = batches * (self._stages_per_batch() or self._stages_done)
+            self.progress("running", self._stages_done, max(total, self._stages_done))
+
+    def find(self, role: Role, name: str) -> Event:
+        return next(event for event in self.events[role] if event["event"] == name)
+
+    def where(self, role: Role) -> str:
+        """What a party did last, for a sentence about its end."""
+        for event in reversed(self.events[role]):
+            if event["event"] == "stage":
+                return f"after {event['cost']['name']} of batch {event['batch']}"
+        return "before the first stage"
+
+    def _stages_per_batch(self) -> int:
+        return self.find(Role.DATA_OWNER, "prepared")["stages"]
+
+
+def make_record(
+    journal: Journal, roles: Sequence[Role], profile: Profile, *, transport: str
+) -> RunRecord:
+    """The data owner's counts, with the computing time of whoever was busiest."""
+    prepared = journal.find(Role.DATA_OWNER, "prepared")
+    shared = journal.find(Role.DATA_OWNER, "shared")
+    notes = [profile.warning] if profile.warning else []
+    return RunRecord(
+        transport=transport,
+        profile=to_plain(profile),
+        architecture=prepared["architecture"],
+        program=prepared["program"],
+        set_up=SetUpCost(
+            connect_s=journal.find(Role.DATA_OWNER, "connected")["connect_s"],
+            compile_s=prepared["compile_s"],
+            weights_s=shared["weights_s"],
+            warm_up_s=shared["warm_up_s"],
+            received_bytes=shared["received_bytes"],
+        ),
+        batches=_batches({role: journal.events[role] for role in roles}),
+        peak_bytes={role.value: journal.find(role, "finished")["peak_bytes"] for role in roles},
+        notes=(*notes, *prepared["notes"]),
+        environment=Environment.here(),
+    )
+
+
+def _batches(events: Mapping[Role, Sequence[Event]]) -> tuple[BatchCost, ...]:
+    stages = {
+        role: [event for event in own if event["event"] == "stage"] for role, own in events.items()
+    }
+    images: dict[int, int] = {}
+    costs: dict[int, list[StageCost]] = {}
+    for place, event in enumerate(stages[Role.DATA_OWNER]):
+        busiest = max(own[place]["cost"]["compute_s"] for own in stages.values())
+        cost = replace(stage_from_dict(event["cost"]), compute_s=busiest)
+        images[event["batch"]] = event["images"]
+        costs.setdefault(event["batch"], []).append(cost)
+    return tuple(
+        BatchCost(images=images[batch], stages=tuple(of_batch)) for batch, of_batch in costs.items()
+    )

@@ -1,0 +1,165 @@
+"""The line between parties: who takes part, and messages from role to role.
+
+SPU numbers parties by rank. Ranks do not leave this file.
+"""
+
+import json
+import secrets
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from spu import libspu
+
+from mpcvit.errors import UserError
+from mpcvit.profile import Limits, Protocol
+from mpcvit.runtime.errors import PartyError
+from mpcvit.runtime.roles import Address, Role, roles_of, split_address
+
+
+class Channel:
+    """One party's messages to and from the others."""
+
+    def __init__(
+        self,
+        context: Any,
+        roles: tuple[Role, ...],
+        role: Role,
+        silence_s: float,
+        *,
+        counts_costs: bool = True,
+    ) -> None:
+        self.context = context  # what SPU's runtime talks through
+        self.role = role
+        self.roles = roles
+        self.counts_costs = counts_costs  # one party in a process, as they share SPU's log
+        self._silence_s = silence_s
+        # apart from SPU's own messages, which could otherwise be taken for ours
+        self._own = context.spawn()
+
+    @property
+    def peers(self) -> tuple[Role, ...]:
+        return tuple(role for role in self.roles if role is not self.role)
+
+    def send(self, to: Role, message: bytes) -> None:
+        # not `send`, which waits a round trip for the receipt
+        self._own.send_async(self.roles.index(to), message)
+
+    def receive(self, sender: Role) -> bytes:
+        try:
+            return self._own.recv(self.roles.index(sender))
+        except RuntimeError as error:
+            raise lost(error, self._silence_s) from error
+
+    def send_json(self, to: Role, document: Any) -> None:
+        self.send(to, json.dumps(document).encode())
+
+    def receive_json(self, sender: Role) -> Any:
+        try:
+            return json.loads(self.receive(sender))
+        except (ValueError, RecursionError) as error:
+            raise PartyError(f"the {sender.value} sent what cannot be understood") from error
+
+    def in_order_of_parties(self, by_role: Mapping[Role, Any]) -> list[Any]:
+        """Values in the order that SPU counts the parties in."""
+        return [by_role[role] for role in self.roles]
+
+    def by_role(self, in_order: list[Any]) -> dict[Role, Any]:
+        return dict(zip(self.roles, in_order, strict=True))
+
+    def close(self) -> None:
+        """Wait until the last message is delivered, and hang up."""
+        self.context.stop_link()
+
+
+def lost(error: RuntimeError, silence_s: float) -> PartyError:
+    """SPU's exception as a sentence; what it says beyond that is for its developers."""
+    if "timeout" in str(error):
+        return PartyError(f"another party sent nothing for {silence_s:g} s; the run was given up")
+    reason = next((line.strip() for line in str(error).splitlines() if "[" in line), "unknown")
+    return PartyError(f"the computation failed: {reason}")
+
+
+def connect(
+    role: Role,
+    protocol: Protocol,
+    addresses: Mapping[Role, Address],
+    limits: Limits,
+    session: str,
+) -> Channel:
+    """Listen on the own address, dial the others', and wait until all are there.
+
+    `session` is a name that all parties were told; messages of any other are ignored.
+    """
+    roles = roles_of(protocol)
+    _require_free(addresses[role])
+    description = _describe(limits, session)
+    for member in roles:
+        description.add_party(member.name, addresses[member])
+    try:
+        context = libspu.link.create_brpc(description, roles.index(role))
+    except RuntimeError as error:
+        raise PartyError(
+            f"no connection to {_listed(roles, role, addresses)} within {limits.connect_s:g} s"
+        ) from error
+    return Channel(context, roles, role, limits.silence_s)
+
+
+def connect_in_memory(protocol: Protocol, limits: Limits) -> list["MemoryPort"]:
+    """Ports for parties in one process, one for each role."""
+    roles = roles_of(protocol)
+    description = _describe(limits, secrets.token_hex(8))
+    for member in roles:
+        description.add_party(member.name, member.name)
+    return [MemoryPort(description, roles, role, limits.silence_s) for role in roles]
+
+
+class MemoryPort:
+    """Opens a role's channel, in the thread that will use it: all must open at once."""
+
+    def __init__(
+        self, description: Any, roles: tuple[Role, ...], role: Role, silence_s: float
+    ) -> None:
+        self.role = role
+        self._description, self._roles, self._silence_s = description, roles, silence_s
+
+    def open(self) -> Channel:
+        context = libspu.link.create_mem(self._description, self._roles.index(self.role))
+        return Channel(
+            context,
+            self._roles,
+            self.role,
+            self._silence_s,
+            counts_costs=self.role is Role.DATA_OWNER,
+        )
+
+
+_ATTEMPT_MS = 100
+
+
+def _describe(limits: Limits, session: str) -> Any:
+    description: Any = libspu.link.Desc()  # type: ignore[reportAttributeAccessIssue]
+    description.id = session
+    description.recv_timeout_ms = round(limits.silence_s * 1000)
+    description.http_timeout_ms = round(limits.silence_s * 1000)
+    description.connect_retry_interval_ms = _ATTEMPT_MS
+    description.connect_retry_times = max(1, round(limits.connect_s * 1000 / (2 * _ATTEMPT_MS)))
+    # A message that cannot be delivered ends the process after these attempts.
+    description.retry_opts.max_retry = 1
+    description.retry_opts.retry_interval_ms = _ATTEMPT_MS
+    return description
+
+
+def _require_free(address: Address) -> None:
+    """Say in time, and in a sentence, what SPU would say in a stack trace."""
+    host, port = split_address(address)
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise UserError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
+def _listed(roles: tuple[Role, ...], role: Role, addresses: Mapping[Role, Address]) -> str:
+    return " and ".join(
+        f"the {member.value} ({addresses[member]})" for member in roles if member is not role
+    )

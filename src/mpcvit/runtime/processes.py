@@ -1,0 +1,178 @@
+"""Parties as processes on this machine: started, watched, and never left behind."""
+
+import json
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpcvit.config import to_plain
+from mpcvit.data.cache import CACHE_VARIABLE, default_folder
+from mpcvit.errors import UserError
+from mpcvit.profile import Profile
+from mpcvit.runtime.errors import PartyError
+from mpcvit.runtime.events import Event, Journal
+from mpcvit.runtime.roles import Address, Role, free_addresses, roles_of
+from mpcvit.runtime.wan import Relay, Route
+
+_FAREWELL_S = 10.0  # to hang up once all is done
+
+
+def run_processes(
+    own: Mapping[Role, Mapping[str, Any]], profile: Profile, journal: Journal
+) -> np.ndarray:
+    """Run every role in a process of its own, through the profile's network.
+
+    `own` holds what each role alone is told: the place of its model or images.
+    """
+    roles = roles_of(profile.protocol)
+    session = secrets.token_hex(16)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-")))
+        listening = dict(zip(roles, free_addresses(len(roles)), strict=True))
+        dialled = _dialled(listening, profile, stack)
+        parties = [
+            stack.enter_context(
+                PartyProcess(
+                    role,
+                    {
+                        "role": role.value,
+                        "profile": to_plain(profile),
+                        "addresses": dialled[role],
+                        "session": session,
+                        **own.get(role, {}),
+                    },
+                    folder / role.name.lower(),
+                )
+            )
+            for role in roles
+        ]
+        watch(parties, profile, journal)
+    return np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
+
+
+def _dialled(
+    listening: Mapping[Role, Address], profile: Profile, stack: ExitStack
+) -> dict[Role, dict[Role, Address]]:
+    """Where each role finds itself and the others: directly, or through the relay."""
+    if not profile.network.is_emulated:
+        return {role: dict(listening) for role in listening}
+    routes = {
+        (dialler, other): Route(dialler=dialler.name, dialled=other.name, target=listening[other])
+        for dialler in listening
+        for other in listening
+        if dialler is not other
+    }
+    relay = stack.enter_context(Relay(profile.network, list(routes.values())))
+    return {
+        role: {
+            other: listening[other] if other is role else relay.addresses[routes[role, other]]
+            for other in listening
+        }
+        for role in listening
+    }
+
+
+class PartyProcess:
+    """A party, its line to this process, and a folder for what SPU writes."""
+
+    def __init__(self, role: Role, job: Mapping[str, Any], folder: Path) -> None:
+        self.role = role
+        folder.mkdir()
+        self._log = folder / "log"
+        self.control, theirs = socket.socketpair()
+        with self._log.open("wb") as log, theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "mpcvit.runtime.party", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which ends the party
+                env={
+                    **os.environ,
+                    "TMPDIR": str(folder),
+                    CACHE_VARIABLE: str(default_folder().absolute()),
+                    "JAX_PLATFORMS": "cpu",
+                },
+            )
+        self.control.sendall(json.dumps(job).encode() + b"\n")
+        self._unread = b""
+
+    def read_events(self) -> list[Event] | None:
+        """What the party has reported since; None once its line is closed."""
+        try:
+            piece = self.control.recv(1 << 20)
+        except ConnectionError:
+            piece = b""
+        if not piece:
+            return None
+        *lines, self._unread = (self._unread + piece).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def how_it_ended(self) -> str:
+        code = self.process.wait()
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        if code == 255:  # what SPU does when a message cannot be delivered
+            return "the connection to its peer was lost"
+        return f"exit code {code}"
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.control.close()
+
+    def __enter__(self) -> "PartyProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def watch(parties: Sequence[PartyProcess], profile: Profile, journal: Journal) -> None:
+    """Collect events until every party has finished; raise as soon as one cannot."""
+    limits = profile.limits
+    patience_s = limits.connect_s + 2 * limits.silence_s
+    finished: set[Role] = set()
+    last_s = time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        for party in parties:
+            selector.register(party.control, selectors.EVENT_READ, party)
+        while selector.get_map():
+            for key, _ in selector.select(timeout=1.0):
+                party: PartyProcess = key.data
+                events = party.read_events()
+                last_s = time.monotonic()
+                if events is None:
+                    selector.unregister(party.control)
+                    if party.role not in finished:
+                        raise PartyError(
+                            f"the {party.role.value}'s process ended unexpectedly "
+                            f"{journal.where(party.role)}: {party.how_it_ended()}"
+                        )
+                    continue
+                for event in events:
+                    if event["event"] == "error":
+                        raise UserError(event["message"])
+                    journal.add(party.role, event)
+                    if event["event"] == "finished":
+                        finished.add(party.role)
+            waited_s = time.monotonic() - last_s
+            if len(finished) == len(parties) and waited_s > _FAREWELL_S:
+                return
+            if waited_s > patience_s:
+                raise PartyError(f"no party made progress for {patience_s:g} s")

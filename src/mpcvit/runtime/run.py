@@ -1,0 +1,144 @@
+"""`mpcvit.run`: classify images privately, with both parties on this machine."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpcvit.data import list_pictures, make_inputs
+from mpcvit.errors import UserError
+from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
+from mpcvit.run_record import RunRecord
+from mpcvit.runtime.events import Journal, Progress, make_record
+from mpcvit.runtime.processes import run_processes
+from mpcvit.runtime.roles import Role, roles_of
+
+if TYPE_CHECKING:
+    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.classifier import Classifier
+    from mpcvit.runtime.card import ModelCard
+
+Images = str | Path | np.ndarray | Sequence[str | Path] | Sequence[np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What the data owner learns, and what it cost."""
+
+    logits: np.ndarray  # float32 [image, class]
+    classes: tuple[str, ...]
+    record: RunRecord
+    resized: int  # images that were not of the model's size
+
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        """The likeliest class of each image."""
+        return tuple(self.classes[index] for index in self.logits.argmax(axis=1))
+
+
+def run(
+    model: "str | Path | Classifier | Checkpoint",
+    images: Images,
+    profile: str | Path | Profile = SECURE_DEFAULT,
+    *,
+    batch_size: int = 1,
+    simulate: bool = False,
+    progress: Progress = lambda what, done, total: None,
+) -> RunResult:
+    """Classify images privately: the model's owner does not see them, nor their owner the model.
+
+    `images` are files, a folder, or uint8 arrays [height, width, channel]. Every
+    party is a process of its own on this machine, joined through the network
+    that the profile describes. `simulate` makes them threads of this process
+    instead: quicker to start and with the same counts, but not private and with
+    no network.
+    """
+    settings = load_profile(profile)
+    if batch_size < 1:
+        raise UserError(f"batch_size must be positive, not {batch_size}")
+    pictures = _list_images(images)
+    journal = Journal(progress)
+    if simulate:
+        logits = _simulate(_checkpoint(model), pictures, settings, batch_size, journal)
+    else:
+        logits = _run_apart(model, pictures, settings, batch_size, journal)
+    return RunResult(
+        logits=logits,
+        classes=tuple(journal.find(Role.DATA_OWNER, "request")["classes"]),
+        record=make_record(
+            journal,
+            roles_of(settings.protocol),
+            settings,
+            transport="simulator" if simulate else "processes",
+        ),
+        resized=journal.find(Role.DATA_OWNER, "inputs")["resized"],
+    )
+
+
+def _run_apart(
+    model: "str | Path | Classifier | Checkpoint",
+    images: list[Path] | np.ndarray,
+    profile: Profile,
+    batch_size: int,
+    journal: Journal,
+) -> np.ndarray:
+    with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
+        if isinstance(model, str | Path):
+            model_path = Path(model).absolute()
+        else:
+            model_path = Path(name) / "model.safetensors"
+            _checkpoint(model).save(model_path)
+        if isinstance(images, np.ndarray):
+            places: str | list[str] = str(Path(name) / "images.npy")
+            np.save(Path(name) / "images.npy", images, allow_pickle=False)
+        else:
+            places = [str(path.absolute()) for path in images]
+        own = {
+            Role.MODEL_OWNER: {"model": str(model_path)},
+            Role.DATA_OWNER: {"images": places, "batch_size": batch_size},
+        }
+        return run_processes(own, profile, journal)
+
+
+def _simulate(
+    checkpoint: "Checkpoint",
+    images: list[Path] | np.ndarray,
+    profile: Profile,
+    batch_size: int,
+    journal: Journal,
+) -> np.ndarray:
+    from mpcvit.runtime.simulate import simulate
+
+    def make_images(card: "ModelCard") -> np.ndarray:
+        inputs = make_inputs(list(images), card.model, card.data)
+        journal.add(Role.DATA_OWNER, {"event": "inputs", "resized": inputs.resized})
+        return inputs.images
+
+    return simulate(checkpoint, make_images, profile, batch_size=batch_size, journal=journal)
+
+
+def _checkpoint(model: "str | Path | Classifier | Checkpoint") -> "Checkpoint":
+    from mpcvit.checkpoint import Checkpoint
+
+    if isinstance(model, str | Path):
+        return Checkpoint.load(Path(model))
+    return model if isinstance(model, Checkpoint) else model.checkpoint
+
+
+def _list_images(images: Images) -> list[Path] | np.ndarray:
+    """Files, or arrays as one array."""
+    if isinstance(images, str | Path):
+        return list_pictures([images])
+    if isinstance(images, np.ndarray):
+        return images
+    if not len(images):
+        raise UserError("there is no image")
+    if all(isinstance(image, str | Path) for image in images):
+        return list_pictures([Path(str(image)) for image in images])
+    arrays = [np.asarray(image) for image in images]
+    if len({array.shape for array in arrays}) > 1:
+        raise UserError("the images are arrays of different shapes; give files, or one shape")
+    return np.stack(arrays)

@@ -1,0 +1,304 @@
+"""One party's side of a private run, from the first message to the logits.
+
+The order is the same for all: agree on versions and profile; learn what the
+model looks like and how many images come; compile, and agree on the program;
+only then share weights, once, and images, batch by batch. The same code runs
+in threads, in processes and on two hosts.
+"""
+
+import importlib.metadata
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import spu
+
+from mpcvit.checkpoint import Checkpoint, flatten_parameters
+from mpcvit.profile import Profile, Protocol
+from mpcvit.run_record import StageCost
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.compiled import Program, compile_function, compile_network
+from mpcvit.runtime.errors import PartyError
+from mpcvit.runtime.link import Channel, lost
+from mpcvit.runtime.roles import Role
+from mpcvit.runtime.shares import Sharing, runtime_config
+from mpcvit.runtime.trace import profile_log
+
+Report = Callable[[dict[str, Any]], None]
+"""Takes events, as plain values: what happens, and what it cost; never a secret."""
+
+MakeImages = Callable[[ModelCard], np.ndarray]
+"""Gives float32 images once the model's shape is known."""
+
+_PROTOCOL_VERSION = "mpcvit-session/1"
+_MOST_IMAGES = 1_000_000
+_WARM_UP_SHAPE = (8, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """How many images the data owner brings, and how many at a time."""
+
+    images: int
+    batch_size: int
+
+    @property
+    def batches(self) -> list[int]:
+        """
+        >>> Request(images=7, batch_size=3).batches
+        [3, 3, 1]
+        """
+        whole, rest = divmod(self.images, self.batch_size)
+        return [self.batch_size] * whole + ([rest] if rest else [])
+
+    @classmethod
+    def from_dict(cls, document: Any) -> "Request":
+        values = document if isinstance(document, dict) else {}
+        images, batch_size = values.get("images"), values.get("batch_size")
+        for value in (images, batch_size):
+            if type(value) is not int or not 0 < value <= _MOST_IMAGES:
+                raise PartyError("the data owner's request cannot be understood")
+        assert isinstance(images, int)
+        assert isinstance(batch_size, int)
+        return cls(images=images, batch_size=batch_size)
+
+
+def offer_model(channel: Channel, profile: Profile, checkpoint: Checkpoint, report: Report) -> None:
+    """Take part as the model owner: learns how many images came, and nothing else."""
+    session = Session(channel, profile, report)
+    session.agree_on_terms()
+    card = ModelCard.of(checkpoint)
+    for peer in channel.peers:
+        channel.send_json(peer, card.to_dict())
+    request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
+    session.prepare(card, request)
+    session.share_weights(flatten_parameters(checkpoint.parameters))
+    for batch in request.batches:
+        session.infer(batch)
+    session.finish()
+
+
+def classify(
+    channel: Channel, profile: Profile, make_images: MakeImages, batch_size: int, report: Report
+) -> np.ndarray:
+    """Take part as the data owner: learns the logits, and what is public of the model."""
+    session = Session(channel, profile, report)
+    session.agree_on_terms()
+    card = ModelCard.from_dict(channel.receive_json(Role.MODEL_OWNER))
+    images = make_images(card)
+    request = Request(images=len(images), batch_size=min(batch_size, len(images)))
+    for peer in channel.peers:
+        channel.send_json(peer, asdict(request))
+    report({"event": "request", **asdict(request), "classes": list(card.classes)})
+    session.prepare(card, request)
+    session.share_weights(None)
+    logits, start = [], 0
+    for batch in request.batches:
+        logits.append(session.infer(batch, images[start : start + batch]))
+        start += batch
+    session.finish()
+    return np.concatenate(logits)
+
+
+def help_others(channel: Channel, profile: Profile, report: Report) -> None:
+    """Take part as the third of ABY3: learns what is public, and nothing else."""
+    session = Session(channel, profile, report)
+    session.agree_on_terms()
+    card = ModelCard.from_dict(channel.receive_json(Role.MODEL_OWNER))
+    request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
+    session.prepare(card, request)
+    session.share_weights(None)
+    for batch in request.batches:
+        session.infer(batch)
+    session.finish()
+
+
+def agree(channel: Channel, terms: Mapping[str, Any]) -> None:
+    """Stop unless every party has the same terms; a difference is shown from both sides."""
+    for peer in channel.peers:
+        channel.send_json(peer, dict(terms))
+    for peer in channel.peers:
+        theirs = channel.receive_json(peer)
+        if not isinstance(theirs, dict):
+            raise PartyError(f"the {peer.value} sent what cannot be understood")
+        for name in (*terms, *theirs):
+            own, other = terms.get(name), theirs.get(name)
+            if own != other:
+                raise PartyError(
+                    f"the parties differ in {name}: the {channel.role.value} has {own!r}, "
+                    f"the {peer.value} has {other!r}"
+                )
+
+
+class Session:
+    """The steps that all roles have in common."""
+
+    def __init__(self, channel: Channel, profile: Profile, report: Report) -> None:
+        self._channel, self._profile, self._report = channel, profile, report
+        self._sharing = Sharing(channel, profile)
+        self._log = profile_log()
+        config = runtime_config(profile)
+        config.enable_pphlo_profile = channel.counts_costs
+        self._runtime = spu.Runtime(channel.context, config)
+        self._programs: dict[int, Program] = {}
+        self._batch = 0
+
+    def agree_on_terms(self) -> None:
+        packages = ("mpcvit", "spu", "jax")
+        agree(
+            self._channel,
+            {
+                "session": _PROTOCOL_VERSION,
+                **{f"version of {name}": importlib.metadata.version(name) for name in packages},
+                **{f"profile's {name}": value for name, value in self._profile.agreed().items()},
+            },
+        )
+
+    def prepare(self, card: ModelCard, request: Request) -> None:
+        """Compile for the batch sizes to come, and make sure that all hold one program."""
+        started = time.perf_counter()
+        for batch in sorted(set(request.batches)):
+            self._programs[batch] = compile_network(
+                card,
+                self._profile,
+                batch,
+                lambda done, total: self._report(
+                    {"event": "progress", "what": "compiling", "done": done, "total": total}
+                ),
+            )
+        digest = "+".join(program.digest() for program in self._programs.values())
+        seconds = time.perf_counter() - started
+        agree(self._channel, {"architecture": card.architecture.digest(), "program": digest})
+        (program, *_) = self._programs.values()
+        self._report(
+            {
+                "event": "prepared",
+                "compile_s": seconds,
+                "architecture": card.architecture.digest(),
+                "program": digest,
+                "stages": len(program.stages) + 2,  # with the input's and the output's way
+                "notes": list(program.notes),
+            }
+        )
+
+    def share_weights(self, tensors: dict[str, np.ndarray] | None) -> None:
+        """Split the weights among the parties, once; then let the protocol set itself up."""
+        started = time.perf_counter()
+        (program, *_) = self._programs.values()
+        received_bytes = 0
+        for stage in program.stages:
+            if tensors is not None:
+                shares, _ = self._sharing.give({name: tensors[name] for name in stage.parameters})
+            else:
+                shares, count = self._sharing.take(Role.MODEL_OWNER, stage.parameters)
+                received_bytes += count
+            for name, share in shares.items():
+                self._runtime.set_var(name, share)
+        shared = time.perf_counter()
+        self._warm_up()
+        self._report(
+            {
+                "event": "shared",
+                "weights_s": shared - started,
+                "warm_up_s": time.perf_counter() - shared,
+                "received_bytes": received_bytes,
+            }
+        )
+
+    def infer(self, batch: int, images: np.ndarray | None = None) -> np.ndarray | None:
+        """Run all stages on one batch; gives logits to the data owner and None to others."""
+        program = self._programs[batch]
+        source = program.stages[0].source
+        started = time.perf_counter()
+        if images is not None:
+            shares, sent_bytes = self._sharing.give({source: images})
+            received_bytes = 0
+        else:
+            shares, received_bytes = self._sharing.take(
+                Role.DATA_OWNER, {source: program.input_shape}
+            )
+            sent_bytes = 0
+        self._runtime.set_var(source, shares[source])
+        self._report_stage(_transfer("input", sent_bytes, received_bytes, started), batch)
+        for stage in program.stages:
+            cost = self._run(stage.executable(), stage.name)
+            self._runtime.del_var(stage.source)
+            self._report_stage(cost, batch)
+        started = time.perf_counter()
+        target = program.stages[-1].target
+        logits, received_bytes = self._sharing.reveal_to(
+            Role.DATA_OWNER, self._runtime.get_var(target), program.output_shape
+        )
+        self._runtime.del_var(target)
+        self._report_stage(_transfer("output", 0, received_bytes, started), batch)
+        self._batch += 1
+        return logits
+
+    def finish(self) -> None:
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self._report({"event": "finished", "peak_bytes": peak_bytes})
+
+    def _run(self, executable: Any, name: str) -> StageCost:
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            self._runtime.run(executable)
+        except RuntimeError as error:
+            raise lost(error, self._profile.limits.silence_s) from error
+        seconds, compute_s = time.perf_counter() - wall, time.process_time() - cpu
+        if self._channel.counts_costs:
+            return self._log.read(executable.name, name, compute_s)
+        return StageCost(
+            name=name,
+            sent_bytes=0,
+            received_bytes=0,
+            exchanges=0,
+            seconds=seconds,
+            compute_s=min(compute_s, seconds),
+        )
+
+    def _report_stage(self, cost: StageCost, batch: int) -> None:
+        self._report(
+            {"event": "stage", "batch": self._batch, "images": batch, "cost": asdict(cost)}
+        )
+
+    def _warm_up(self) -> None:
+        """Let Cheetah make its keys and base transfers now, not within the first image."""
+        if self._profile.protocol is not Protocol.CHEETAH:
+            return
+        one = np.ones(_WARM_UP_SHAPE, np.float32)
+        if self._channel.role is Role.MODEL_OWNER:
+            shares, _ = self._sharing.give({"warm_up": one})
+        else:
+            shares, _ = self._sharing.take(Role.MODEL_OWNER, {"warm_up": one.shape})
+        self._runtime.set_var("warm_up", shares["warm_up"])
+        executable = spu.Executable(
+            name="warm_up",
+            input_names=["warm_up"],
+            output_names=["warmed_up"],
+            code=compile_function(_touch_everything, one),
+        )
+        self._run(executable, "warm up")
+        for name in ("warm_up", "warmed_up"):
+            self._runtime.del_var(name)
+
+
+def _touch_everything(x: Any) -> Any:
+    """A comparison, products and bits: all that needs setting up."""
+    import jax
+
+    return jax.nn.relu(x) * x + x @ x + jax.lax.rsqrt(x)
+
+
+def _transfer(name: str, sent_bytes: int, received_bytes: int, started: float) -> StageCost:
+    seconds = time.perf_counter() - started
+    return StageCost(
+        name=name,
+        sent_bytes=sent_bytes,
+        received_bytes=received_bytes,
+        exchanges=1,
+        seconds=seconds,
+        compute_s=0.0,
+    )

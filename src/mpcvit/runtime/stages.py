@@ -1,0 +1,91 @@
+"""A network cut into stages: embedding, blocks, head.
+
+A stage is a pure function of its own parameters and the activation before it,
+made of the very modules that training uses.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.checkpoint import Parameters
+from mpcvit.config import ModelConfig
+from mpcvit.model.vit import Block, Embed, Head
+from mpcvit.profile import Profile
+
+_EPS_OF_KINDS = {
+    "attention_eps": {AttentionKind.RELU_SOFTMAX, AttentionKind.QUAD2},
+    "xnorm_eps": {AttentionKind.XNORM},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One piece of a network.
+
+    `parts` names the parts of the whole parameter tree that it needs.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    function: Callable[[Parameters, Any], Any]
+
+    def parameters(self, whole: Parameters) -> Parameters:
+        return {part: whole[part] for part in self.parts}
+
+
+def cut(config: ModelConfig, architecture: Architecture) -> tuple[Stage, ...]:
+    """The stages whose composition is the network."""
+
+    def of_part(part: str, module: nn.Module, **settings: Any) -> Callable[[Parameters, Any], Any]:
+        def apply(parameters: Parameters, x: Any) -> Any:
+            y = module.apply({"params": parameters[part]}, x, **settings)
+            return y[0] if isinstance(y, tuple) else y
+
+        return apply
+
+    def head(parameters: Parameters, x: Any) -> Any:
+        return Head(config).apply({"params": parameters}, x)
+
+    blocks = tuple(
+        Stage(
+            name=f"block {index}",
+            parts=(part := f"blocks_{index}",),
+            function=of_part(part, Block(config, layer, depth_rate=0.0), train=False),
+        )
+        for index, layer in enumerate(architecture.layers)
+    )
+    embedding = Stage(name="embedding", parts=("embed",), function=of_part("embed", Embed(config)))
+    return (embedding, *blocks, Stage(name="head", parts=("norm", "head"), function=head))
+
+
+def fit_fixed_point(
+    config: ModelConfig, architecture: Architecture, profile: Profile
+) -> tuple[ModelConfig, tuple[str, ...]]:
+    """Raise every eps that would encode to zero, and say so.
+
+    An eps guards a denominator; encoded to zero it guards nothing, and a row
+    without positive scores is divided by zero. The smallest number that fixed
+    point can represent takes its place.
+    """
+    used = frozenset[AttentionKind]().union(*(layer.kinds for layer in architecture.layers))
+    names = ["norm_eps", *(name for name, kinds in _EPS_OF_KINDS.items() if kinds & used)]
+    changes = {
+        name: profile.resolution for name in names if getattr(config, name) < profile.resolution
+    }
+    notes = tuple(
+        f"model.{name} raised from {getattr(config, name):g} to {value:.3g}, "
+        f"the smallest number of {profile.fraction_bits} fraction bits"
+        for name, value in changes.items()
+    )
+    return replace(config, **changes), notes
+
+
+def parameter_names(parameters: Parameters) -> list[str]:
+    """The tensors of a tree in JAX's order, named as checkpoints name them."""
+    paths = jax.tree_util.tree_flatten_with_path(parameters)[0]
+    return [".".join(str(entry.key) for entry in path) for path, _ in paths]

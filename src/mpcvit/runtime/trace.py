@@ -1,0 +1,83 @@
+"""What SPU counts, read from its own log: bytes and exchanges of every operation.
+
+SPU's Python objects have no counters. With `enable_pphlo_profile` each run of an
+executable ends in a report on the process's log, which is sent to a file here.
+The log belongs to the process, so one runtime in it may be profiled at a time.
+"""
+
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from spu import libspu
+
+from mpcvit.run_record import OperationCost, StageCost
+
+_ENDED = re.compile(r"\[Profiling\] SPU execution (\S+) completed.*, total time (\S+)s\.")
+_OPERATION = re.compile(
+    r"- pphlo\.(?:custom_call: mhlo\.)?(\S+), executed (\d+) times, duration (\S+)s, "
+    r"send bytes (\d+) recv bytes \d+, send actions (\d+), recv actions \d+"
+)
+_LINK = re.compile(
+    r"Link details: total send bytes (\d+), recv bytes (\d+), "
+    r"send actions (\d+), recv actions (\d+)"
+)
+
+
+@dataclass
+class ProfileLog:
+    """SPU's log, read piece by piece."""
+
+    path: Path
+    offset: int = 0
+
+    def read(self, executable: str, name: str, compute_s: float) -> StageCost:
+        """The cost of the executable that has just run."""
+        with self.path.open(encoding="utf-8", errors="replace") as file:
+            file.seek(self.offset)
+            text = file.read()
+            self.offset = file.tell()
+        return parse(text, executable, name, compute_s)
+
+
+def parse(text: str, executable: str, name: str, compute_s: float) -> StageCost:
+    ended, link = _ENDED.search(text), _LINK.search(text)
+    if ended is None or link is None or ended[1] != executable:
+        raise RuntimeError(f"SPU's log has no report of {executable}")
+    operations = [
+        OperationCost(
+            name=operation,
+            executions=int(executions),
+            sent_bytes=int(sent_bytes),
+            exchanges=int(exchanges),
+            seconds=float(seconds),
+        )
+        for operation, executions, seconds, sent_bytes, exchanges in _OPERATION.findall(text)
+    ]
+    seconds = float(ended[2])
+    return StageCost(
+        name=name,
+        sent_bytes=int(link[1]),
+        received_bytes=int(link[2]),
+        exchanges=int(link[3]),
+        seconds=seconds,
+        compute_s=min(compute_s, seconds),
+        operations=tuple(operation for operation in operations if operation.name != "free"),
+    )
+
+
+@cache
+def profile_log() -> ProfileLog:
+    """Send this process's SPU log into a file of its own, once."""
+    import atexit
+
+    folder = Path(tempfile.mkdtemp(prefix="mpcvit-spu-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    options = libspu.logging.LogOptions()
+    options.enable_console_logger = False
+    options.system_log_path = str(folder / "spu.log")
+    libspu.logging.setup_logging(options)
+    return ProfileLog(folder / "spu.log")

@@ -1,0 +1,182 @@
+"""A WAN on loopback: a relay that delays bytes and limits how many pass per second.
+
+The relay is a process of its own, so that nothing else delays it. Parties are
+told its addresses in place of each other's. Each direction between two parties
+is one line, shared by all their connections:
+
+    a piece of n bytes leaves the line at  max(now, line free) + n / bandwidth
+    and arrives  round_trip / 2  later, plus up to `jitter` more, never overtaking
+
+No privilege and no kernel module is needed.
+"""
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from mpcvit.profile import Network
+from mpcvit.runtime.errors import PartyError
+from mpcvit.runtime.roles import Address, split_address
+
+_PIECE_BYTES = 1 << 16
+_BACKLOG_S = 0.02  # beyond this the relay stops reading, as a full router would
+_DIAL_S = 60.0
+_OVERSLEPT_S = 2e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """Who dials whom; `target` is where the one who is dialled listens."""
+
+    dialler: str
+    dialled: str
+    target: Address
+
+
+class Relay:
+    """Starts the relay; ends it with `close`, or at the latest with this process."""
+
+    def __init__(self, network: Network, routes: Sequence[Route]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mpcvit.runtime.wan"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        job = {"network": asdict(network), "routes": [asdict(route) for route in routes]}
+        self.process.stdin.write(json.dumps(job).encode() + b"\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            self.close()
+            raise PartyError("the relay that emulates the network could not be started")
+        self.addresses: Mapping[Route, Address] = dict(zip(routes, json.loads(answer), strict=True))
+
+    def close(self) -> None:
+        """Cut every connection at once."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> "Relay":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Line:
+    """One direction between two parties."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def schedule(self, count: int) -> tuple[float, float]:
+        """When a piece that comes now arrives, and how far behind the line then is."""
+        network, now = self._network, time.monotonic()
+        with self._lock:
+            start = max(now, self._free_at)
+            if network.bandwidth_bytes_per_s:
+                start += count / network.bandwidth_bytes_per_s
+            self._free_at = start
+        late = network.round_trip_ms / 2 + random.uniform(0, network.jitter_ms)
+        return start + late / 1000, start - now
+
+
+def _pump(source: socket.socket, target: socket.socket, line: _Line) -> None:
+    """Carry bytes one way until the source ends."""
+    pieces: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+    threading.Thread(target=_deliver, args=(pieces, target), daemon=True).start()
+    arrives = 0.0
+    try:
+        while piece := source.recv(_PIECE_BYTES):
+            earliest, behind_s = line.schedule(len(piece))
+            arrives = max(arrives, earliest)
+            pieces.put((arrives, piece))
+            if behind_s > _BACKLOG_S:
+                time.sleep(behind_s - _BACKLOG_S / 2)
+    except OSError:
+        pass  # the other side hung up; so does this one
+    pieces.put((arrives, b""))
+
+
+def _deliver(pieces: "SimpleQueue[tuple[float, bytes]]", target: socket.socket) -> None:
+    try:
+        while True:
+            arrives, piece = pieces.get()
+            _sleep_until(arrives)
+            if not piece:
+                target.shutdown(socket.SHUT_RDWR)
+                return
+            target.sendall(piece)
+    except OSError:
+        target.close()
+
+
+def _sleep_until(moment: float) -> None:
+    """Sleep, and watch the clock for the last bit, which the kernel would oversleep."""
+    if (wait := moment - time.monotonic() - _OVERSLEPT_S) > 0:
+        time.sleep(wait)
+    while time.monotonic() < moment:
+        time.sleep(0)
+
+
+def _accept(server: socket.socket, target: tuple[str, int], forth: _Line, back: _Line) -> None:
+    while True:
+        client, _ = server.accept()
+        threading.Thread(target=_join, args=(client, target, forth, back), daemon=True).start()
+
+
+def _join(client: socket.socket, target: tuple[str, int], forth: _Line, back: _Line) -> None:
+    """Dial the target, which may not be up yet, and carry bytes both ways."""
+    deadline = time.monotonic() + _DIAL_S
+    while True:
+        try:
+            server = socket.create_connection(target)
+            break
+        except OSError:
+            if time.monotonic() > deadline:
+                client.close()
+                return
+            time.sleep(0.02)
+    for end in (client, server):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    threading.Thread(target=_pump, args=(client, server, forth), daemon=True).start()
+    threading.Thread(target=_pump, args=(server, client, back), daemon=True).start()
+
+
+def main() -> None:
+    """Serve the routes that one line of standard input names, until that input ends."""
+    job: dict[str, Any] = json.loads(sys.stdin.readline())
+    network = Network(**job["network"])
+    routes = [Route(**route) for route in job["routes"]]
+    ends = {(a.dialler, a.dialled) for a in routes} | {(a.dialled, a.dialler) for a in routes}
+    lines = {end: _Line(network) for end in ends}
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in routes]
+    for route, server in zip(routes, servers, strict=True):
+        forth, back = lines[route.dialler, route.dialled], lines[route.dialled, route.dialler]
+        threading.Thread(
+            target=_accept, args=(server, split_address(route.target), forth, back), daemon=True
+        ).start()
+    print(json.dumps(["{}:{}".format(*server.getsockname()) for server in servers]), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
