@@ -125,7 +125,10 @@ def test_file_round_trip(tmp_path):
             lambda d: d["layers"][1]["mlp"]["fused"].update(each={"exchange": 1}),
             r"layers\[1\].mlp.fused: unknown key 'each.exchange'",
         ),
-        (lambda d: d["network"].update(round_trip_ms=-1), "'network.round_trip_ms' must not be negative"),
+        (
+            lambda d: d["network"].update(round_trip_ms=-1),
+            "'network.round_trip_ms' must not be negative",
+        ),
     ],
 )
 def test_foreign_files_are_refused(tmp_path, change, message):
