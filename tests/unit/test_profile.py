@@ -45,7 +45,9 @@ def test_the_papers_wan():
     network = load_profile("semi2k-wan").network
     assert network == Network(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
     # 1,004 exchanges and 150 MB, without compute
-    assert network.seconds(exchanges=1004, sent_bytes=150_000_000) == pytest.approx(23.489, abs=1e-3)
+    assert network.seconds(exchanges=1004, sent_bytes=150_000_000) == pytest.approx(
+        23.489, abs=1e-3
+    )
     assert Network().seconds(exchanges=1004, sent_bytes=150_000_000) == 0
 
 
@@ -58,7 +60,7 @@ def test_a_file_of_ones_own(tmp_path):
 def test_an_unknown_name():
     with pytest.raises(UserError, match="did you mean 'semi2k-wan'"):
         load_profile("semi2k-wam")
-    with pytest.raises(UserError, match="there is no profile /nowhere/semi2k-wan.toml"):
+    with pytest.raises(UserError, match=r"there is no profile /nowhere/semi2k-wan\.toml"):
         load_profile("/nowhere/semi2k-wan.toml")
 
 
