@@ -99,11 +99,10 @@ def _affine(make: Callable[[int], Component], most: int, profile: Profile) -> Ch
 
 
 def _cost(stage: StageCost) -> Cost:
-    # all parties compute in one process here, at the same time on hosts of their own
     return Cost(
         exchanges=float(stage.exchanges),
         sent_bytes=float(max(stage.sent_bytes, stage.received_bytes)),
-        compute_s=stage.compute_s / 2,
+        compute_s=stage.compute_s,
     )
 
 

@@ -20,7 +20,7 @@ from mpcvit.runtime.trace import profile_log
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What a function gave, and its cost; `compute_s` is of all parties together."""
+    """What a function gave, and its cost."""
 
     output: np.ndarray
     cost: StageCost

@@ -162,7 +162,8 @@ class Engine:
             self.runtime.run(executable)
         except RuntimeError as error:
             raise lost(error, self._silence_s) from error
-        seconds, compute_s = time.perf_counter() - wall, time.process_time() - cpu
+        seconds = time.perf_counter() - wall
+        compute_s = (time.process_time() - cpu) / self._channel.parties_here
         if self._channel.counts_costs:
             return self._log.read(executable.name, name, compute_s)
         return StageCost(
