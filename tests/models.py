@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpcvit.config import ModelConfig
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.config import DataConfig, ModelConfig
 from mpcvit.model.vit import init_parameters
+from mpcvit.records import Environment, Provenance
 
 SMALL = {
     "image_size": 6,
@@ -40,3 +42,20 @@ def random_images(config, batch, seed=1):
     rng = np.random.default_rng(seed)
     size = config.image_size
     return jnp.asarray(rng.standard_normal((batch, size, size, config.channels)), jnp.float32)
+
+
+def small_checkpoint(config, architecture, seed=0):
+    return Checkpoint(
+        model=config,
+        architecture=architecture,
+        data=DataConfig(mean=(0.4, 0.5, 0.6), std=(0.3, 0.2, 0.25)),
+        classes=tuple(f"class {index}" for index in range(config.classes)),
+        parameters=perturbed_parameters(config, architecture, seed),
+        provenance=Provenance(origin="test", environment=Environment.here()),
+    )
+
+
+def random_pixels(config, count, seed=2):
+    rng = np.random.default_rng(seed)
+    size = config.image_size
+    return rng.integers(0, 256, (count, size, size, config.channels), np.uint8)

@@ -140,10 +140,8 @@ class Session:
         self._channel, self._profile, self._report = channel, profile, report
         self._sharing = Sharing(channel, profile)
         self._log = profile_log()
-        config = runtime_config(profile)
-        config.enable_pphlo_profile = channel.counts_costs
-        self._runtime = spu.Runtime(channel.context, config)
         self._programs: dict[int, Program] = {}
+        self._runtime: Any = None
         self._batch = 0
 
     def agree_on_terms(self) -> None:
@@ -172,6 +170,7 @@ class Session:
         digest = "+".join(program.digest() for program in self._programs.values())
         seconds = time.perf_counter() - started
         agree(self._channel, {"architecture": card.architecture.digest(), "program": digest})
+        self._runtime = self._start_runtime()
         (program, *_) = self._programs.values()
         self._report(
             {
@@ -240,6 +239,15 @@ class Session:
     def finish(self) -> None:
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._report({"event": "finished", "peak_bytes": peak_bytes})
+
+    def _start_runtime(self) -> Any:
+        """Where shares are computed on. Its parties talk as they start, so terms come first."""
+        config = runtime_config(self._profile)
+        config.enable_pphlo_profile = self._channel.counts_costs
+        try:
+            return spu.Runtime(self._channel.context, config)
+        except RuntimeError as error:
+            raise lost(error, self._profile.limits.silence_s) from error
 
     def _run(self, executable: Any, name: str) -> StageCost:
         wall, cpu = time.perf_counter(), time.process_time()

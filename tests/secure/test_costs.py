@@ -1,0 +1,79 @@
+"""What is counted: the same every time, stage by stage, and by every way of running."""
+
+import pytest
+
+import mpcvit
+from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.run_record import RunRecord
+from mpcvit.runtime.trace import parse
+from tests.models import random_pixels, small_checkpoint, small_config
+
+CONFIG = small_config()
+ARCHITECTURE = Architecture.uniform(
+    AttentionKind.RELU_SOFTMAX, depth=2, heads=3, mlp=MlpForm.LINEAR
+)
+
+
+def counts(record):
+    return [
+        (stage.name, stage.sent_bytes, stage.received_bytes, stage.exchanges)
+        for batch in record.batches
+        for stage in batch.stages
+    ]
+
+
+@pytest.fixture(scope="module")
+def record():
+    checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
+    pixels = random_pixels(CONFIG, 2)
+    return mpcvit.run(checkpoint, pixels, "semi2k", simulate=True).record
+
+
+def test_stages_are_named_and_identical_ones_cost_the_same(record):
+    names = ["input", "embedding", "block 0", "block 1", "head", "output"]
+    assert [stage.name for stage in record.batches[0].stages] == names
+    by_name = {stage.name: stage for stage in record.batches[0].stages}
+    one, other = by_name["block 0"], by_name["block 1"]
+    assert (one.sent_bytes, one.exchanges) == (other.sent_bytes, other.exchanges)
+    assert counts(record)[: len(names)] == counts(record)[len(names) :]
+
+
+def test_counts_depend_on_neither_weights_nor_images(record):
+    checkpoint = small_checkpoint(CONFIG, ARCHITECTURE, seed=5)
+    pixels = random_pixels(CONFIG, 2, seed=7)
+    again = mpcvit.run(checkpoint, pixels, "semi2k", simulate=True).record
+    assert counts(again) == counts(record)
+    assert again.program == record.program
+
+
+def test_operations_add_up_to_their_stage(record):
+    for stage in record.batches[0].stages[1:-1]:
+        assert sum(operation.exchanges for operation in stage.operations) == stage.exchanges
+        assert sum(operation.sent_bytes for operation in stage.operations) == stage.sent_bytes
+    names = {operation.name for operation in record.stages[2].operations}
+    assert {"dot", "dot_general", "divide", "rsqrt", "less"} <= names
+
+
+def test_a_known_cost(record):
+    # a matrix product in a 64-bit ring: masked operands, then a truncation of the result
+    embedding = next(stage for stage in record.batches[0].stages if stage.name == "embedding")
+    (dot,) = [operation for operation in embedding.operations if operation.name == "dot"]
+    patches, inputs, width = CONFIG.patches, 3 * CONFIG.patch_size**2, CONFIG.width
+    assert dot.exchanges == 2
+    masked = 8 * (patches * inputs + inputs * width)
+    assert masked < dot.sent_bytes <= masked + 8 * patches * width
+
+
+def test_the_label_of_the_dealer_is_in_the_record(record):
+    assert any("INSECURE dealer" in note for note in record.notes)
+    assert record.profile["dealer"] == "first-party-insecure"
+
+
+def test_round_trip(record, tmp_path):
+    record.save(tmp_path / "record.json")
+    assert RunRecord.load(tmp_path / "record.json") == record
+
+
+def test_a_log_without_the_report_is_noticed():
+    with pytest.raises(RuntimeError, match="no report of block_0"):
+        parse("nothing\n", "block_0", "block 0", 0.0)

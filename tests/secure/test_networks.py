@@ -1,0 +1,98 @@
+"""Every kind, form and granularity in the simulator against the plaintext model."""
+
+import pytest
+
+import mpcvit
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.classifier import Classifier
+from mpcvit.config import Activation, BlockForm, Pooling
+from tests.models import random_pixels, small_checkpoint, small_config
+from tests.tolerances import FXP18, FXP18_EXP, assert_close
+
+K = AttentionKind
+TOKENS = small_config().tokens
+
+
+def check(architecture, tolerance, profiles=("semi2k", "aby3"), **changes):
+    config = small_config(depth=len(architecture.layers), **changes)
+    checkpoint = small_checkpoint(config, architecture)
+    pixels = random_pixels(config, 2)
+    plain = Classifier(checkpoint)
+    expected = plain(plain.preprocess(list(pixels)))
+    for profile in profiles:  # compiled once for all of them
+        result = mpcvit.run(checkpoint, pixels, profile, batch_size=2, simulate=True)
+        assert_close(result.logits, expected, tolerance)
+
+
+def one_layer(kind=K.SCALING, mlp=MlpForm.LINEAR):
+    return Architecture.uniform(kind, depth=1, heads=3, mlp=mlp)
+
+
+def tolerance_of(kind):
+    return FXP18_EXP if kind in (K.SOFTMAX, K.LINFORMER) else FXP18
+
+
+@pytest.mark.parametrize("kind", K)
+def test_every_kind(kind):
+    check(one_layer(kind), tolerance_of(kind))
+
+
+@pytest.mark.parametrize("form", MlpForm)
+def test_every_mlp_form(form):
+    check(one_layer(mlp=form), FXP18)
+
+
+@pytest.mark.parametrize("activation", Activation)
+def test_every_activation(activation):
+    tolerance = FXP18_EXP if activation is Activation.GELU_TANH else FXP18
+    check(one_layer(mlp=MlpForm.ACTIVATED), tolerance, activation=activation)
+
+
+def test_kinds_and_forms_mixed_over_heads_rows_and_tokens():
+    rows = tuple(list(K)[index % len(K)] for index in range(TOKENS))
+    forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(TOKENS))
+    layer = LayerArchitecture(heads=(K.SCALING, rows, tuple(reversed(rows))), mlp=forms)
+    check(Architecture(layers=(layer,)), FXP18_EXP)
+
+
+def test_pre_norm_mean_pooling_and_biases():
+    check(one_layer(), FXP18, block=BlockForm.PRE, pooling=Pooling.MEAN, qkv_bias=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mlp"),
+    [
+        (K.RELU_SOFTMAX, MlpForm.FUSED),
+        (K.SOFTMAX, MlpForm.FUSED),
+        (K.SCALING, MlpForm.ACTIVATED),  # with GeLU
+    ],
+)
+def test_cheetah(kind, mlp):
+    check(one_layer(kind, mlp), tolerance_of(kind), profiles=["cheetah"])
+
+
+def test_tolerance_has_teeth():
+    config = small_config(depth=1)
+    checkpoint = small_checkpoint(config, one_layer())
+    pixels = random_pixels(config, 2)
+    plain = Classifier(checkpoint)
+    logits = plain(plain.preprocess(list(pixels)))
+    with pytest.raises(AssertionError):
+        assert_close(1.01 * logits, logits, FXP18_EXP)
+
+
+def test_a_rest_of_images_and_a_128_bit_ring():
+    from mpcvit.profile import Dealer, Profile, Protocol
+
+    profile = Profile(
+        protocol=Protocol.SEMI2K, dealer=Dealer.FIRST_PARTY_INSECURE, ring_bits=128
+    )
+    config = small_config(depth=1)
+    checkpoint = small_checkpoint(config, one_layer())
+    pixels = random_pixels(config, 3)
+    result = mpcvit.run(checkpoint, pixels, profile, batch_size=2, simulate=True)
+    assert [batch.images for batch in result.record.batches] == [2, 1]
+    plain = Classifier(checkpoint)
+    assert_close(result.logits, plain(plain.preprocess(list(pixels))), FXP18)
+    expected = [checkpoint.classes[index] for index in result.logits.argmax(axis=1)]
+    assert list(result.predictions) == expected

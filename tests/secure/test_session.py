@@ -1,0 +1,97 @@
+"""Parties that do not fit each other, or say what makes no sense."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.profile import Limits, load_profile
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.errors import PartyError
+from mpcvit.runtime.roles import Role
+from mpcvit.runtime.session import Request, agree, classify, offer_model
+from mpcvit.runtime.shares import unpack
+from mpcvit.runtime.simulate import run_in_threads
+from tests.models import random_images, small_checkpoint, small_config
+
+CONFIG = small_config(depth=1)
+ARCHITECTURE = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+PROFILE = replace(load_profile("semi2k"), limits=Limits(silence_s=3.0))
+
+
+def ignore(event):
+    pass
+
+
+def as_data_owner(channel, profile=PROFILE):
+    images = np.asarray(random_images(CONFIG, 1))
+    return classify(channel, profile, lambda card: images, 1, ignore)
+
+
+def as_model_owner(channel, profile=PROFILE):
+    return offer_model(channel, profile, small_checkpoint(CONFIG, ARCHITECTURE), ignore)
+
+
+def run(model_owner=as_model_owner, data_owner=as_data_owner):
+    act = {Role.MODEL_OWNER: model_owner, Role.DATA_OWNER: data_owner}
+    return run_in_threads(PROFILE, lambda channel: act[channel.role](channel))
+
+
+def test_both_values_of_a_difference_are_shown():
+    def take_part(channel):
+        agree(channel, {"program": "abc" if channel.role is Role.MODEL_OWNER else "xyz"})
+
+    with pytest.raises(PartyError, match="differ in program") as error:
+        run_in_threads(PROFILE, take_part)
+    assert "'abc'" in str(error.value)
+    assert "'xyz'" in str(error.value)
+
+
+def test_other_fraction_bits_are_noticed_before_anything_secret_moves():
+    other = replace(PROFILE, fraction_bits=16)
+    with pytest.raises(PartyError, match="profile's fraction_bits.*18.*16|.*16.*18"):
+        run(data_owner=lambda channel: as_data_owner(channel, other))
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\x00garbage", b"[]", b'{"session": 1}', b"[" * 100_000])
+def test_garbage_for_terms(garbage):
+    with pytest.raises(PartyError, match="cannot be understood|differ in"):
+        run(model_owner=lambda channel: channel.send(Role.DATA_OWNER, garbage))
+
+
+def test_silence_ends():
+    with pytest.raises(PartyError, match="sent nothing for 3 s"):
+        run(model_owner=lambda channel: None)
+
+
+@pytest.mark.parametrize(
+    "document", [None, [], {}, {"images": 0, "batch_size": 1}, {"images": True, "batch_size": 1}]
+)
+def test_garbage_for_a_request(document):
+    with pytest.raises(PartyError, match="request cannot be understood"):
+        Request.from_dict(document)
+
+
+def test_a_card_survives_its_own_form_and_no_other():
+    card = ModelCard.of(small_checkpoint(CONFIG, ARCHITECTURE))
+    document = json.loads(json.dumps(card.to_dict()))
+    assert ModelCard.from_dict(document) == card
+    assert "/" not in document["data"]["path"]
+    for broken in (
+        None,
+        {},
+        {**document, "format": "other"},
+        {**document, "model": 3},
+        {**document, "classes": ["one"]},
+        {**document, "architecture": {"format": "mpcvit-architecture/1", "layers": []}},
+    ):
+        with pytest.raises(PartyError, match="description cannot be used"):
+            ModelCard.from_dict(broken)
+
+
+@pytest.mark.parametrize("message", [b"\x01", b"\x01\0\0\0" + b"\xff" * 8, b"\0\0\0\0"])
+def test_garbage_for_shares(message):
+    with pytest.raises(PartyError, match="no shares"):
+        unpack(message, Role.MODEL_OWNER)
