@@ -132,6 +132,17 @@ class Profile:
             )
         return ""
 
+    @property
+    def trust(self) -> str:
+        """Whom the owners of model and images must trust."""
+        match self.protocol:
+            case Protocol.SEMI2K:
+                return self.warning
+            case Protocol.CHEETAH:
+                return "nobody, as long as both parties follow the protocol"
+            case Protocol.ABY3:
+                return "no two of the three to collude, and all to follow the protocol"
+
     def agreed(self) -> dict[str, Any]:
         """What the parties must have in common."""
         plain = to_plain(self)

@@ -81,6 +81,17 @@ def test_ranges_name_the_stage():
     assert "beyond the 6.71e+07" in str(overflow)
 
 
+def test_a_simulated_run_notes_what_leaves_the_range():
+    checkpoint = network()
+    parameters = jax.tree.map(np.copy, checkpoint.parameters)
+    for name in ("up", "down"):
+        parameters["blocks_0"]["mlp"][name]["kernel"] *= 1e5
+    checkpoint = replace(checkpoint, parameters=parameters)
+    pixels = random_pixels(checkpoint.model, 1)
+    notes = mpcvit.run(checkpoint, pixels, PROFILE, simulate=True).record.notes
+    assert any(note.startswith("block 0: ") and "beyond the" in note for note in notes)
+
+
 @pytest.mark.parametrize("value", [1e9, np.nan, np.inf])
 def test_a_weight_out_of_range_is_refused(value):
     checkpoint = network()

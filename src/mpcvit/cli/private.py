@@ -78,15 +78,12 @@ def run(
     if as_json:
         print_json(_document(pictures, result))
         return
-    for note in result.record.notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    notes = list(result.record.notes)
     if result.resized:
-        console.print(
-            f"note: {result.resized} of {len(pictures)} images resized as in evaluation",
-            highlight=False,
-            soft_wrap=True,
-        )
-    _print(pictures, result)
+        notes.append(f"{result.resized} of {len(pictures)} images resized as in evaluation")
+    for note in notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    _print(pictures, result, settings.trust)
 
 
 def _likeliest(result: "RunResult", index: int) -> list[tuple[str, float]]:
@@ -101,7 +98,7 @@ def _likeliest(result: "RunResult", index: int) -> list[tuple[str, float]]:
     ]
 
 
-def _print(pictures: list[Path], result: "RunResult") -> None:
+def _print(pictures: list[Path], result: "RunResult", trust: str) -> None:
     record, set_up = result.record, result.record.set_up
     for index, picture in enumerate(pictures):
         shown = ", ".join(f"{name} {100 * odds:.1f} %" for name, odds in _likeliest(result, index))
@@ -115,6 +112,7 @@ def _print(pictures: list[Path], result: "RunResult") -> None:
         f"compile {set_up.compile_s:.2f}, weights {set_up.weights_s:.2f}, "
         f"warm-up {set_up.warm_up_s:.2f})"
     )
+    print(f"trusted    {trust}")
 
 
 def _document(pictures: list[Path], result: "RunResult") -> dict[str, Any]:

@@ -104,15 +104,18 @@ def compile_network(
 
 def compile_function(function: Callable[..., Any], *arguments: Any) -> bytes:
     """SPU's bytecode of a JAX function whose arguments are all secret."""
+
+    def stage(*arguments: Any) -> Any:  # one name for all, as names get into the bytecode
+        return function(*arguments)
+
     # the dialect without any platform's custom calls, which SPU would not know
     lowered = (
-        jax.jit(function, keep_unused=True)
+        jax.jit(stage, keep_unused=True)
         .trace(*arguments)
         .lower(lowering_platforms=("interpreter",))
     )
-    # parameters are named in the text by position, so identical blocks have one text
-    text = lowered.as_text().replace(f"@jit_{function.__name__}", "@stage")
-    key = hashlib.sha256("\n".join((text, *_versions())).encode()).hexdigest()
+    # arguments are named in the text by position, so identical blocks have one text
+    key = hashlib.sha256("\n".join((lowered.as_text(), *_versions())).encode()).hexdigest()
     secrets = len(jax.tree.leaves(arguments))
     hlo: Any = lowered.compiler_ir("hlo")
     return _compiled(key, secrets, lambda: hlo.as_serialized_hlo_module_proto())

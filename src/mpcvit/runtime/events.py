@@ -71,9 +71,13 @@ def make_record(
         ),
         batches=_batches({role: journal.events[role] for role in roles}),
         peak_bytes={role.value: journal.find(role, "finished")["peak_bytes"] for role in roles},
-        notes=(*notes, *prepared["notes"]),
+        notes=(*notes, *_notes(journal.events[Role.DATA_OWNER])),
         environment=Environment.here(),
     )
+
+
+def _notes(events: Sequence[Event]) -> list[str]:
+    return [note for event in events for note in event.get("notes", ())]
 
 
 def _batches(events: Mapping[Role, Sequence[Event]]) -> tuple[BatchCost, ...]:

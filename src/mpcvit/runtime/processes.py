@@ -90,9 +90,9 @@ class PartyProcess:
     def __init__(self, role: Role, job: Mapping[str, Any], folder: Path) -> None:
         self.role = role
         folder.mkdir()
-        self._log = folder / "log"
+        self._folder = folder
         self.control, theirs = socket.socketpair()
-        with self._log.open("wb") as log, theirs:
+        with (folder / "party.log").open("wb") as log, theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "mpcvit.runtime.party", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -124,11 +124,16 @@ class PartyProcess:
 
     def how_it_ended(self) -> str:
         code = self.process.wait()
-        if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        if code == 255:  # what SPU does when a message cannot be delivered
+        if self._could_not_send():
             return "the connection to its peer was lost"
-        return f"exit code {code}"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    def _could_not_send(self) -> bool:
+        """Whether SPU brought the process down because a message could not be delivered.
+
+        Its exit code then is now 255, now that of a segmentation fault; its log tells.
+        """
+        return any(b"SendImpl error" in log.read_bytes() for log in self._folder.rglob("*.log"))
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -54,7 +54,8 @@ def run(
     party is a process of its own on this machine, joined through the network
     that the profile describes. `simulate` makes them threads of this process
     instead: quicker to start and with the same counts, but not private and with
-    no network.
+    no network; there, the record's notes name stages whose values leave the
+    range that the profile can represent.
     """
     settings = load_profile(profile)
     if batch_size < 1:
@@ -110,11 +111,15 @@ def _simulate(
     batch_size: int,
     journal: Journal,
 ) -> np.ndarray:
+    from mpcvit.runtime.ranges import representable
     from mpcvit.runtime.simulate import simulate
 
     def make_images(card: "ModelCard") -> np.ndarray:
         inputs = make_inputs(list(images), card.model, card.data)
-        journal.add(Role.DATA_OWNER, {"event": "inputs", "resized": inputs.resized})
+        overflows = [str(found) for found in representable(checkpoint, inputs.images, profile)]
+        journal.add(
+            Role.DATA_OWNER, {"event": "inputs", "resized": inputs.resized, "notes": overflows}
+        )
         return inputs.images
 
     return simulate(checkpoint, make_images, profile, batch_size=batch_size, journal=journal)

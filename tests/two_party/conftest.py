@@ -1,0 +1,50 @@
+"""One small model for all tests with real processes, and proof that nothing is left over."""
+
+import pytest
+
+from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.runtime import processes
+from tests.models import random_pixels, small_checkpoint, small_config
+from tests.two_party.processes import children, is_listening
+
+CONFIG = small_config()
+ARCHITECTURE = Architecture.uniform(AttentionKind.RELU, depth=2, heads=3, mlp=MlpForm.FUSED)
+
+
+@pytest.fixture(scope="session")
+def checkpoint():
+    return small_checkpoint(CONFIG, ARCHITECTURE)
+
+
+@pytest.fixture(scope="session")
+def pixels():
+    return random_pixels(CONFIG, 2)
+
+
+@pytest.fixture
+def addresses(monkeypatch):
+    """Where the parties listen; after the test nobody may, and no process may be left."""
+    found = []
+    choose = processes.free_addresses
+
+    def remember(count):
+        found.extend(choose(count))
+        return found[-count:]
+
+    monkeypatch.setattr(processes, "free_addresses", remember)
+    yield found
+    assert children("mpcvit.runtime") == {}
+    assert not any(map(is_listening, found))
+
+
+@pytest.fixture(autouse=True)
+def private_temporary_folder(monkeypatch, tmp_path):
+    """What a run leaves in the temporary folder is found there."""
+    import tempfile
+
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield
+    # the simulator keeps SPU's log for the life of the process
+    assert all(entry.name.startswith("mpcvit-spu-") for entry in folder.iterdir())

@@ -1,0 +1,122 @@
+"""Parties that die, stall or lose their line in the middle of a layer."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+import mpcvit
+from mpcvit.errors import UserError
+from mpcvit.profile import Limits, Network, load_profile
+from tests.two_party.processes import children
+
+# so slow that every layer takes seconds
+SLOW = replace(
+    load_profile("semi2k"),
+    network=Network(round_trip_ms=200.0),
+    limits=Limits(connect_s=20.0, silence_s=3.0),
+)
+
+
+def strike_within_a_layer(strike):
+    """A progress callback that strikes once, in the middle of the first block."""
+    struck = []
+
+    def progress(what, done, total):
+        if what == "running" and done == 2 and not struck:
+            struck.append(True)
+            threading.Timer(0.5, strike).start()
+
+    return progress
+
+
+def fails(checkpoint, pixels, strike, expected, within_s):
+    started = []
+
+    def timed():
+        started.append(time.monotonic())
+        strike()
+
+    with pytest.raises(UserError, match=expected) as error:
+        mpcvit.run(checkpoint, pixels[:1], SLOW, progress=strike_within_a_layer(timed))
+    assert time.monotonic() - started[0] < within_s
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("role", ["model_owner", "data_owner"])
+def test_a_killed_party(checkpoint, pixels, addresses, role):
+    def kill():
+        os.kill(children("mpcvit.runtime.party")[role], signal.SIGKILL)
+
+    name = role.replace("_", " ")
+    fails(
+        checkpoint,
+        pixels,
+        kill,
+        f"the {name}'s process ended unexpectedly after embedding.*killed by SIGKILL",
+        within_s=5,
+    )
+
+
+def test_a_stalled_party(checkpoint, pixels, addresses):
+    def stall():
+        os.kill(children("mpcvit.runtime.party")["model_owner"], signal.SIGSTOP)
+
+    fails(checkpoint, pixels, stall, "sent nothing for 3 s", within_s=12)
+
+
+def test_a_cut_line(checkpoint, pixels, addresses):
+    def cut():
+        (relay,) = children("mpcvit.runtime.wan").values()
+        os.kill(relay, signal.SIGKILL)
+
+    expected = r"sent nothing for 3 s|connection to its peer was lost"
+    fails(checkpoint, pixels, cut, expected, within_s=12)
+
+
+def test_parties_end_with_their_supervisor(tmp_path, checkpoint, pixels):
+    """Even if it is killed and cannot clean up."""
+    import numpy as np
+
+    checkpoint.save(tmp_path / "model.safetensors")
+    np.save(tmp_path / "pixels.npy", pixels)
+    code = (
+        "import sys, numpy as np, mpcvit\n"
+        "def progress(what, done, total):\n"
+        "    print(what, flush=True)\n"
+        "mpcvit.run(sys.argv[1], np.load(sys.argv[2]), 'semi2k-wan', progress=progress)\n"
+    )
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / "model.safetensors", tmp_path / "pixels.npy"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        text=True,
+    )
+    assert supervisor.stdout is not None
+    with supervisor.stdout:
+        assert any(line == "running\n" for line in supervisor.stdout)
+        parties = _mentioning(str(tmp_path))
+        supervisor.kill()
+        supervisor.wait()
+    assert len(parties) == 2
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{party}") for party in parties):
+        assert time.monotonic() < deadline, "a party outlived its supervisor"
+        time.sleep(0.05)
+
+
+def _mentioning(folder):
+    """Processes of the runtime that work below a folder."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd").startswith(folder):
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found

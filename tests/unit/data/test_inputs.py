@@ -1,0 +1,47 @@
+"""Files, folders and arrays that a user wants classified."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mpcvit.config import DataConfig
+from mpcvit.data import list_pictures, make_inputs
+from mpcvit.errors import UserError
+from tests.models import small_config
+
+DATA = DataConfig(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, size in (("b.png", 6), ("a.png", 9)):
+        Image.new("RGB", (size, size), "red").save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no picture")
+    return tmp_path
+
+
+def test_a_folder_stands_for_its_pictures(folder):
+    assert list_pictures([folder, folder / "b.png"]) == [
+        folder / "a.png",
+        folder / "b.png",
+        folder / "b.png",
+    ]
+
+
+def test_what_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="there is no file"):
+        list_pictures([tmp_path / "absent.png"])
+    with pytest.raises(UserError, match="holds no images"):
+        list_pictures([tmp_path])
+
+
+def test_resized_ones_are_counted(folder):
+    inputs = make_inputs(list_pictures([folder]), small_config(), DATA)
+    assert inputs.images.shape == (2, 6, 6, 3)
+    assert inputs.resized == 1
+    assert np.allclose(inputs.images, np.array([1.0, -1.0, -1.0]))
+
+
+def test_no_image():
+    with pytest.raises(UserError, match="there is no image"):
+        make_inputs([], small_config(), DATA)
