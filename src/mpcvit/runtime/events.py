@@ -21,10 +21,12 @@ class Journal:
 
     progress: Progress = lambda what, done, total: None
     events: dict[Role, list[Event]] = field(default_factory=lambda: {role: [] for role in Role})
+    _known: set[tuple[Role, str]] = field(default_factory=set)
     _stages_done: int = 0
 
     def add(self, role: Role, event: Event) -> None:
         self.events[role].append(event)
+        self._known.add((role, event["event"]))
         if role is not Role.DATA_OWNER:
             return
         if event["event"] == "progress":
@@ -38,6 +40,9 @@ class Journal:
 
     def find(self, role: Role, name: str) -> Event:
         return next(event for event in self.events[role] if event["event"] == name)
+
+    def knows(self, role: Role, name: str) -> bool:
+        return (role, name) in self._known
 
     def where(self, role: Role) -> str:
         """What a party did last, for a sentence about its end."""

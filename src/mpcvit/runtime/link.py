@@ -15,6 +15,7 @@ from mpcvit.errors import UserError
 from mpcvit.profile import Limits, Protocol
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.roles import Address, Role, roles_of, split_address
+from mpcvit.runtime.tls import Credentials
 
 
 class Channel:
@@ -86,14 +87,20 @@ def connect(
     addresses: Mapping[Role, Address],
     limits: Limits,
     session: str,
+    credentials: Credentials | None = None,
 ) -> Channel:
     """Listen on the own address, dial the others', and wait until all are there.
 
-    `session` is a name that all parties were told; messages of any other are ignored.
+    `session` is a name that all parties were told; messages of any other are
+    ignored. With credentials, nothing is sent but to a peer whose certificate
+    the same authority signed. SPU's end of a TLS connection also takes messages
+    without TLS, so that there the session's name must be a secret of the parties.
     """
     roles = roles_of(protocol)
     _require_free(addresses[role])
     description = _describe(limits, session)
+    if credentials is not None:
+        _encrypt(description, credentials)
     for member in roles:
         description.add_party(member.name, addresses[member])
     try:
@@ -148,6 +155,16 @@ def _describe(limits: Limits, session: str) -> Any:
     description.retry_opts.max_retry = 1
     description.retry_opts.retry_interval_ms = _ATTEMPT_MS
     return description
+
+
+def _encrypt(description: Any, credentials: Credentials) -> None:
+    """TLS with certificates on both sides. The options have no constructor."""
+    description.enable_ssl = True
+    for options in (description.client_ssl_opts, description.server_ssl_opts):
+        options.cert.certificate_path = str(credentials.certificate)
+        options.cert.private_key_path = str(credentials.key)
+        options.verify.ca_file_path = str(credentials.authority)
+        options.verify.verify_depth = 1  # 0 would check nothing
 
 
 def _require_free(address: Address) -> None:
