@@ -141,7 +141,7 @@ def _describe(limits: Limits, session: str) -> Any:
     description: Any = libspu.link.Desc()  # type: ignore[reportAttributeAccessIssue]
     description.id = session
     description.recv_timeout_ms = round(limits.silence_s * 1000)
-    description.http_timeout_ms = round(limits.silence_s * 1000)
+    description.http_timeout_ms = round(limits.connect_s * 1000)  # for a receipt, not an answer
     description.connect_retry_interval_ms = _ATTEMPT_MS
     description.connect_retry_times = max(1, round(limits.connect_s * 1000 / (2 * _ATTEMPT_MS)))
     # A message that cannot be delivered ends the process after these attempts.

@@ -77,6 +77,7 @@ def take_part(job: Mapping[str, Any], report: Report) -> None:
     else:
         help_others(channel, profile, report)
     channel.close()
+    report({"event": "done"})
 
 
 def _read_images(places: Any) -> Any:

@@ -174,7 +174,7 @@ def watch(parties: Sequence[PartyProcess], profile: Profile, journal: Journal) -
                     if event["event"] == "error":
                         raise UserError(event["message"])
                     journal.add(party.role, event)
-                    if event["event"] == "finished":
+                    if event["event"] == "done":
                         finished.add(party.role)
             waited_s = time.monotonic() - last_s
             if len(finished) == len(parties) and waited_s > _FAREWELL_S:

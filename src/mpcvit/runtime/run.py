@@ -62,6 +62,7 @@ def run(
         raise UserError(f"batch_size must be positive, not {batch_size}")
     pictures = _list_images(images)
     journal = Journal(progress)
+    progress("connecting", 0, 1)
     if simulate:
         logits = _simulate(_checkpoint(model), pictures, settings, batch_size, journal)
     else:
