@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 __all__ = ["Classifier", "RunResult", "load", "run"]
 __version__ = "0.1.0"
 
+_HOMES = {
+    "Classifier": "mpcvit.classifier",
+    "load": "mpcvit.classifier",
+    "RunResult": "mpcvit.runtime.run",
+    "run": "mpcvit.runtime.run",
+}
+
 
 def __getattr__(name: str) -> Any:
     """Import JAX only for those who use it: `mpcvit --help` answers at once."""
-    if name in __all__:
-        from mpcvit import classifier
-        from mpcvit.runtime import run
+    if name in _HOMES:
+        import importlib
 
-        return getattr(run if name in ("RunResult", "run") else classifier, name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'mpcvit' has no attribute '{name}'")

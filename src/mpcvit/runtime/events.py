@@ -29,14 +29,15 @@ class Journal:
         self._known.add((role, event["event"]))
         if role is not Role.DATA_OWNER:
             return
-        if event["event"] == "progress":
+        if event["event"] == "connected":
+            self.progress("connecting", 1, 1)
+        elif event["event"] == "progress":
             self.progress(event["what"], event["done"], event["total"])
         elif event["event"] == "stage":
             self._stages_done += 1
-            request = self.find(Role.DATA_OWNER, "request")
+            request, prepared = self.find(role, "request"), self.find(role, "prepared")
             batches = -(-request["images"] // request["batch_size"])
-            total = batches * (self._stages_per_batch() or self._stages_done)
-            self.progress("running", self._stages_done, max(total, self._stages_done))
+            self.progress("running", self._stages_done, batches * prepared["stages"])
 
     def find(self, role: Role, name: str) -> Event:
         return next(event for event in self.events[role] if event["event"] == name)
@@ -50,9 +51,6 @@ class Journal:
             if event["event"] == "stage":
                 return f"after {event['cost']['name']} of batch {event['batch']}"
         return "before the first stage"
-
-    def _stages_per_batch(self) -> int:
-        return self.find(Role.DATA_OWNER, "prepared")["stages"]
 
 
 def make_record(

@@ -5,16 +5,14 @@ SPU numbers parties by rank. Ranks do not leave this file.
 
 import json
 import secrets
-import socket
 from collections.abc import Mapping
 from typing import Any
 
 from spu import libspu
 
-from mpcvit.errors import UserError
 from mpcvit.profile import Limits, Protocol
 from mpcvit.runtime.errors import PartyError
-from mpcvit.runtime.roles import Address, Role, roles_of, split_address
+from mpcvit.runtime.roles import Address, Role, require_free, roles_of
 from mpcvit.runtime.tls import Credentials
 
 
@@ -97,7 +95,7 @@ def connect(
     without TLS, so that there the session's name must be a secret of the parties.
     """
     roles = roles_of(protocol)
-    _require_free(addresses[role])
+    require_free(addresses[role])
     description = _describe(limits, session)
     if credentials is not None:
         _encrypt(description, credentials)
@@ -148,7 +146,7 @@ def _describe(limits: Limits, session: str) -> Any:
     description: Any = libspu.link.Desc()  # type: ignore[reportAttributeAccessIssue]
     description.id = session
     description.recv_timeout_ms = round(limits.silence_s * 1000)
-    description.http_timeout_ms = round(limits.silence_s * 1000)
+    description.http_timeout_ms = round(limits.connect_s * 1000)  # for a receipt, not an answer
     description.connect_retry_interval_ms = _ATTEMPT_MS
     description.connect_retry_times = max(1, round(limits.connect_s * 1000 / (2 * _ATTEMPT_MS)))
     # A message that cannot be delivered ends the process after these attempts.
@@ -165,15 +163,6 @@ def _encrypt(description: Any, credentials: Credentials) -> None:
         options.cert.private_key_path = str(credentials.key)
         options.verify.ca_file_path = str(credentials.authority)
         options.verify.verify_depth = 1  # 0 would check nothing
-
-
-def _require_free(address: Address) -> None:
-    """Say in time, and in a sentence, what SPU would say in a stack trace."""
-    host, port = split_address(address)
-    try:
-        socket.create_server((host, port)).close()
-    except OSError as error:
-        raise UserError(f"cannot listen on {address}: {error.strerror or error}") from error
 
 
 def _listed(roles: tuple[Role, ...], role: Role, addresses: Mapping[Role, Address]) -> str:

@@ -93,6 +93,7 @@ def take_part(
     else:
         help_others(channel, profile, report)
     channel.close()
+    report({"event": "done"})
 
 
 def _load_model(job: Mapping[str, Any]) -> Checkpoint | None:

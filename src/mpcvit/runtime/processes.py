@@ -89,9 +89,7 @@ class PartyProcess:
     It loads what it owns, and waits to be told where the parties meet.
     """
 
-    def __init__(
-        self, role: Role, profile: Profile, own: Mapping[str, Any], folder: Path
-    ) -> None:
+    def __init__(self, role: Role, profile: Profile, own: Mapping[str, Any], folder: Path) -> None:
         self.role = role
         folder.mkdir()
         self._folder = folder
@@ -194,12 +192,12 @@ def watch(
                 last_s = time.monotonic()
                 if not _collect(party, journal):
                     selector.unregister(party.control)
-                    if not journal.knows(party.role, "finished"):
+                    if not journal.knows(party.role, "done"):
                         raise _ended(party, journal)
             check()
             waited_s = time.monotonic() - last_s
-            finished = all(journal.knows(party.role, "finished") for party in parties)
-            if finished and waited_s > _FAREWELL_S:
+            done = all(journal.knows(party.role, "done") for party in parties)
+            if done and waited_s > _FAREWELL_S:
                 return
             if waited_s > patience_s:
                 raise PartyError(f"no party made progress for {patience_s:g} s")

@@ -46,6 +46,14 @@ def split_address(address: Address) -> tuple[str, int]:
     return host, int(port)
 
 
+def require_free(address: Address) -> None:
+    """Say in time, and in a sentence, what SPU would say in a stack trace."""
+    try:
+        socket.create_server(split_address(address)).close()
+    except OSError as error:
+        raise UserError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
 def resolve(address: Address) -> tuple[str, int]:
     """An address as numbers; SPU's link speaks IPv4.
 

@@ -1,0 +1,150 @@
+"""`mpcvit run`, as a user types it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.classifier import Classifier
+from mpcvit.run_record import RunRecord
+from tests.cli.test_commands import invoke
+from tests.models import random_pixels, small_checkpoint, small_config
+from tests.tolerances import FXP18, assert_close
+
+CONFIG = small_config(depth=1)
+CHECKPOINT = small_checkpoint(
+    CONFIG, Architecture.uniform(AttentionKind.RELU, depth=1, heads=3, mlp=MlpForm.FUSED)
+)
+
+
+@pytest.fixture
+def model(tmp_path):
+    CHECKPOINT.save(tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for index, pixels in enumerate(random_pixels(CONFIG, 2)):
+        Image.fromarray(pixels).save(folder / f"{index}.png")
+    return folder
+
+
+def test_two_processes_and_a_record(model, pictures, tmp_path):
+    out = tmp_path / "record.json"
+    Image.new("RGB", (9, 7), "red").save(pictures / "other.png")
+    result = invoke("run", model, pictures, "--profile", "profiles/semi2k.toml", "--out", out)
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(f"{pictures / '0.png'}: class ")
+    assert lines[0].count("%") == 5
+    labels = [line.split()[0] for line in lines[3:]]
+    assert labels == ["sent", "received", "exchanges", "time", "set-up", "trusted"]
+    assert "INSECURE dealer" in result.stdout
+    assert "1 of 3 images resized as in evaluation" in result.stderr
+    record = RunRecord.load(out)
+    assert record.transport == "processes"
+    assert record.images == 3
+
+
+def test_json_and_simulator(model, pictures):
+    arguments = ("--profile", "aby3", "--simulate", "--batch-size", 2, "--json")
+    document = json.loads(invoke("run", model, pictures / "1.png", pictures, *arguments).stdout)
+    names = [prediction["image"] for prediction in document["predictions"]]
+    assert names == [str(pictures / name) for name in ("1.png", "0.png", "1.png")]
+    plain = Classifier(CHECKPOINT)
+    expected = plain(plain.preprocess(names))
+    logits = [prediction["logits"] for prediction in document["predictions"]]
+    assert_close(logits, expected, FXP18)
+    first = document["predictions"][0]
+    assert first["class"] == first["top"][0]["class"]
+    assert document["record"]["transport"] == "simulator"
+    assert document["record"]["notes"] == []
+
+
+def refused(*arguments):
+    result = invoke("run", *arguments, code=2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("mpcvit: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_bad_pictures(model, tmp_path):
+    (tmp_path / "text.png").write_text("no picture")
+    frames = [Image.new("RGB", (6, 6), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
+    Image.fromarray(np.zeros((6, 6), np.uint16)).save(tmp_path / "deep.png")
+    simulate = ("--profile", "semi2k", "--simulate")
+    for name, expected in (
+        ("absent.png", "there is no file"),
+        ("text.png", "is not an image"),
+        ("moving.gif", "holds several frames"),
+        ("deep.png", "has more than 8 bits per channel"),
+    ):
+        assert expected in refused(model, tmp_path / name, *simulate)
+
+
+def test_a_bad_picture_in_a_process_of_its_own(model, tmp_path):
+    (tmp_path / "text.png").write_text("no picture")
+    assert "text.png is not an image" in refused(model, tmp_path / "text.png")
+
+
+def test_bad_models_and_profiles(model, pictures, tmp_path):
+    from safetensors.numpy import save_file
+
+    other = tmp_path / "other.safetensors"
+    save_file({"x": np.zeros(1)}, other, {"format": "mpcvit-checkpoint/9"})
+    assert "'mpcvit-checkpoint/9', not 'mpcvit-checkpoint/1'" in refused(other, pictures)
+    assert "there is no file" in refused(tmp_path / "absent.safetensors", pictures)
+    assert "did you mean 'cheetah'" in refused(model, pictures, "--profile", "cheetha")
+    profile = tmp_path / "own.toml"
+    profile.write_text('protocol = "GARBLED"')
+    assert "'protocol' cannot be 'GARBLED'" in refused(model, pictures, "--profile", profile)
+    profile.write_text('protocol = "SEMI2K"')
+    assert "could open every secret" in refused(model, pictures, "--profile", profile)
+
+
+def test_a_port_in_use():
+    from mpcvit.errors import UserError
+    from mpcvit.profile import Limits, Protocol
+    from mpcvit.runtime.link import connect
+    from mpcvit.runtime.roles import Role
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        own = "{}:{}".format(*server.getsockname())
+        addresses = {Role.MODEL_OWNER: own, Role.DATA_OWNER: "127.0.0.1:1"}
+        with pytest.raises(UserError, match=f"cannot listen on {own}: Address already in use"):
+            connect(Role.MODEL_OWNER, Protocol.CHEETAH, addresses, Limits(), "session")
+
+
+def test_interrupted(model, pictures, tmp_path):
+    """Ctrl-C ends the command and its parties, and leaves no files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = [sys.executable, "-m", "mpcvit", "run", model, pictures, "--profile", "semi2k-wan"]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("*/*/party.log"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode in (1, 130)
+    assert "Traceback" not in errors
+    assert list(folder.iterdir()) == []
