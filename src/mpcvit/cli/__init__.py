@@ -14,7 +14,7 @@ from mpcvit.errors import UserError
 # In the order of the work, not of the alphabet.
 _ORDER = (
     *("train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
-    *("evaluate", "show", "import", "run", "bench"),
+    *("evaluate", "show", "import", "run", "profile", "bench"),
 )
 
 

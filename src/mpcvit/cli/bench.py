@@ -1,43 +1,63 @@
-"""`mpcvit bench`."""
+"""`mpcvit bench` and `mpcvit profile`."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, ConfigFile, Overrides, print_json
+from mpcvit.cli.private import ProfileName
+from mpcvit.config import load_config
+from mpcvit.errors import UserError, nearest
+from mpcvit.profile import load_profile
 
-bench = typer.Typer(no_args_is_help=True, help="Measure this machine.")
+if TYPE_CHECKING:
+    from mpcvit.config import ModelConfig
+
+bench = typer.Typer(no_args_is_help=True, help="Measure this machine, and private inference on it.")
 app.add_typer(bench, name="bench")
+
+CIFAR = Path("configs/cifar10.toml")
+TINY_IMAGENET = Path("configs/tiny-imagenet.toml")
+PAPER_PROFILE = "semi2k-wan"
+
+Out = Annotated[Path | None, typer.Option("--out", help="CSV file for the rows.")]
+TableOut = Annotated[
+    Path | None,
+    typer.Option("--out", help="CSV file; a figure of the same name goes beside it."),
+]
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure", help="Also run in processes through the emulated network, and time it."
+    ),
+]
 
 
 @bench.command()
 def training(
-    config_file: ConfigFile = Path("configs/cifar10.toml"),
+    config_file: ConfigFile = CIFAR,
     overrides: Overrides = None,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds per measurement.")] = 10,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="CSV file for the rows."),
-    ] = None,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Images per second of training, of its input pipeline and of evaluation.
+    """Images per second of training, search, their input pipeline and evaluation.
 
     Where PyTorch is installed, a PyTorch network of the same shape is measured
     in turns with ours.
 
     Example: mpcvit bench training configs/cifar10.toml --out results/training-speed.csv
     """
-    from mpcvit.config import load_config
     from mpcvit.cores import split_cpu
+    from mpcvit.records import write_rows
 
     config = load_config(config_file, list(overrides or []))
     split_cpu(config.train.batch_size)
 
     from mpcvit.bench.training import bench_training
-    from mpcvit.records import write_rows
     from mpcvit.report.live import counting
 
     with counting() as progress:
@@ -53,3 +73,266 @@ def training(
             f"  ({row['low_quartile']:,.1f} to {row['high_quartile']:,.1f})"
             f"  {row['times_jax_step']:.2f} x"
         )
+
+
+@bench.command()
+def attention(
+    config_file: ConfigFile = CIFAR,
+    profile: ProfileName = PAPER_PROFILE,
+    measure: Measure = False,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cost of one attention layer, of each of the ten kinds.
+
+    Example: mpcvit bench attention --measure --out results/secure/attention.csv
+    """
+    from mpcvit.bench.secure import bench_attention
+    from mpcvit.experiments.published import published
+    from mpcvit.report.costs import draw_seconds
+    from mpcvit.report.live import counting
+
+    config, settings = load_config(config_file), load_profile(profile)
+    with counting() as progress:
+        rows = bench_attention(config.model, settings, measure=measure, progress=progress)
+    rows = _beside_paper(rows, "attention", config.name, "attention-variants", published)
+    _tell(rows, "attention", out, as_json, lambda path: draw_seconds(path, rows, "attention"))
+
+
+@bench.command()
+def network(
+    config_file: ConfigFile = CIFAR,
+    profile: ProfileName = PAPER_PROFILE,
+    only: Annotated[
+        str | None, typer.Option("--networks", help="Only these, between commas.")
+    ] = None,
+    measure: Measure = False,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cost of whole networks as they are written: every one that the paper times.
+
+    Weights are random, as the cost does not depend on them.
+
+    Example: mpcvit bench network --networks softmax,scaling --out results/secure/network.csv
+    """
+    from mpcvit.bench.networks import paper_networks
+    from mpcvit.bench.secure import bench_network
+    from mpcvit.experiments.published import published
+    from mpcvit.report.costs import draw_seconds
+    from mpcvit.report.live import counting
+
+    config, settings = load_config(config_file), load_profile(profile)
+    names = [] if only is None else [name.strip() for name in only.split(",")]
+    known = list(paper_networks(config.model))
+    for name in names:
+        if name not in known:
+            raise UserError(f"there is no network {name!r}; {nearest(name, known)}")
+    with counting() as progress:
+        rows = bench_network(config.model, settings, only=names, measure=measure, progress=progress)
+    rows = _beside_paper(rows, "network", config.name, "trade-off", published)
+    _tell(rows, "network", out, as_json, lambda path: draw_seconds(path, rows, "network"))
+
+
+@bench.command()
+def layers(
+    config_file: ConfigFile = TINY_IMAGENET,
+    profile: ProfileName = PAPER_PROFILE,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Seconds and bytes of every layer: softmax, ReLU softmax, and half of the heads mixed.
+
+    Example: mpcvit bench layers --out results/secure/layers.csv
+    """
+    from mpcvit.bench.secure import bench_layers
+    from mpcvit.report.costs import draw_layers
+    from mpcvit.report.live import counting
+
+    config = load_config(config_file)
+    with counting() as progress:
+        rows = bench_layers(config.model, load_profile(profile), progress=progress)
+    _tell(rows, "network", out, as_json, lambda path: draw_layers(path, rows))
+
+
+@bench.command()
+def breakdown(
+    config_file: ConfigFile = CIFAR,
+    profiles: Annotated[
+        str, typer.Option("--profiles", help="Profiles to compare, between commas.")
+    ] = "semi2k-wan,cheetah-wan",
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Where the seconds go: a block by heads and tokens, a network, softmax by its parts.
+
+    Cheetah's exchanges are no rounds, so its modelled seconds are an upper bound.
+
+    Example: mpcvit bench breakdown --profiles semi2k-wan --out results/secure/breakdown.csv
+    """
+    from mpcvit.bench.secure import bench_breakdown
+    from mpcvit.report.costs import draw_breakdown
+    from mpcvit.report.live import counting
+
+    config = load_config(config_file)
+    settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
+    with counting() as progress:
+        rows = bench_breakdown(config.model, settings, progress=progress)
+    _tell(rows, "part", out, as_json, lambda path: draw_breakdown(path, rows))
+
+
+@bench.command()
+def precision(
+    profile: ProfileName = PAPER_PROFILE,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Relative error of softmax and of ReLU softmax against their input's variance.
+
+    Example: mpcvit bench precision --out results/secure/precision.csv
+    """
+    from mpcvit.bench.secure import bench_precision
+    from mpcvit.records import write_rows
+    from mpcvit.report.costs import draw_precision
+    from mpcvit.report.live import counting
+
+    with counting() as progress:
+        rows = bench_precision(load_profile(profile), progress=progress)
+    if out is not None:
+        write_rows(out, rows)
+        draw_precision(out.with_suffix(".png"), rows)
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        print(
+            f"{row['attention']:<14} variance {row['variance']:>8g}  "
+            f"relative error {row['relative_error']:.2e}  largest {row['largest_error']:.2e}"
+        )
+
+
+@app.command(name="profile")
+def profile_latency(
+    source: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Checkpoint (.safetensors) or config (TOML).")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Latency file to write (JSON).")],
+    profile: ProfileName = PAPER_PROFILE,
+    kinds: Annotated[
+        str,
+        typer.Option(help="Attention kinds to price, between commas."),
+    ] = "relu_softmax,scaling,softmax",
+    as_json: AsJson = False,
+) -> None:
+    """Measure what every choice of a network costs: the latency file that search reads.
+
+    Each attention kind and MLP form is run under the profile's protocol and
+    counted, exchanges and bytes apart, so that shared rounds can be priced.
+
+    Example: mpcvit profile configs/digits.toml --out latency.json
+    """
+    from mpcvit.arch import Architecture, AttentionKind
+
+    wanted = _parse_kinds(kinds)
+    model = _model_of(source)
+    settings = load_profile(profile)
+    if not settings.network.is_emulated:
+        raise UserError(f"profile {profile!r} names no network to price; take one, as semi2k-wan")
+
+    from mpcvit.bench.latency import measure_latency
+    from mpcvit.report.live import counting
+
+    with counting() as progress:
+        table = measure_latency(model, settings, wanted, progress)
+    table.save(out)
+    rows = []
+    for kind in wanted:
+        cost = table.price(Architecture.uniform(kind, depth=model.depth, heads=model.heads))
+        rows.append(
+            {
+                "attention": AttentionKind(kind).value,
+                "exchanges": round(cost.exchanges),
+                "sent_mb": round(cost.sent_bytes / 1e6, 3),
+                "compute_s": round(cost.compute_s, 3),
+                "modelled_s": round(table.seconds(cost), 3),
+            }
+        )
+    if as_json:
+        print_json({"latency": str(out), "source": table.source, "networks": rows})
+        return
+    for row in rows:
+        print(
+            f"{row['attention']:<14}{row['exchanges']:>7,} exchanges {row['sent_mb']:>9.2f} MB "
+            f"{row['compute_s']:>7.2f} s compute {row['modelled_s']:>8.2f} s modelled"
+        )
+    if settings.warning:
+        print(settings.warning)
+    print(f"written to {out}")
+
+
+def _model_of(source: Path) -> "ModelConfig":
+    if source.suffix == ".toml":
+        return load_config(source).model
+    from mpcvit.checkpoint import Checkpoint
+
+    return Checkpoint.load(source).model
+
+
+def _parse_kinds(text: str) -> tuple[Any, ...]:
+    from mpcvit.arch import AttentionKind
+
+    known = {kind.value: kind for kind in AttentionKind}
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise UserError(f"there is no attention kind {name!r}; {nearest(name, list(known))}")
+    return tuple(known[name] for name in names)
+
+
+def _beside_paper(
+    rows: Sequence[Mapping[str, Any]],
+    label: str,
+    config: str,
+    experiment: str,
+    published: Callable[[str, str, str], Any],
+) -> list[dict[str, Any]]:
+    """Put the paper's seconds after ours."""
+    beside = []
+    for row in rows:
+        seconds = published(config, experiment, row[label]).latency_s
+        place = list(row).index("measured_s") + 1
+        items = list(row.items())
+        beside.append(
+            dict([*items[:place], ("paper_s", "" if seconds is None else seconds), *items[place:]])
+        )
+    return beside
+
+
+def _tell(
+    rows: Sequence[Mapping[str, Any]],
+    label: str,
+    out: Path | None,
+    as_json: bool,
+    draw: Callable[[Path], None],
+) -> None:
+    from mpcvit.records import write_rows
+
+    if out is not None:
+        write_rows(out, rows)
+        draw(out.with_suffix(".png"))
+    if as_json:
+        print_json(list(rows))
+        return
+    for row in rows:
+        place = " ".join(str(row[name]) for name in ("table", "value", "layer") if name in row)
+        line = (
+            f"{row[label]:<18} {place:<18}{row['exchanges']:>8,} exchanges "
+            f"{row['sent_mb']:>10.2f} MB {row['modelled_s']:>9.2f} s modelled"
+        )
+        if row.get("measured_s"):
+            line += f" {row['measured_s']:>8.2f} s measured"
+        if row.get("paper_s"):
+            line += f" {row['paper_s']:>8.2f} s in the paper"
+        print(line)
+    if rows[0]["warning"]:
+        print(rows[0]["warning"])

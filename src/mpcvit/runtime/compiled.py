@@ -17,7 +17,7 @@ from mpcvit.errors import UserError
 from mpcvit.model.vit import init_parameters
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.stages import cut, fit_fixed_point, parameter_names
+from mpcvit.runtime.stages import cut, fit_fixed_point, input_shape, parameter_names
 from mpcvit.storage import replacing
 
 Shape = tuple[int, ...]
@@ -71,11 +71,9 @@ def compile_network(
     """Compile every stage of a model for a batch size. Needs no weights."""
     config, notes = fit_fixed_point(card.model, card.architecture, profile)
     whole = jax.eval_shape(lambda: init_parameters(config, card.architecture, seed=0))
-    x = jax.ShapeDtypeStruct(
-        (batch, config.image_size, config.image_size, config.channels), jnp.float32
-    )
-    input_shape = x.shape
-    stages, cuts = [], cut(config, card.architecture)
+    shape = input_shape(config, card.part, batch)
+    x = jax.ShapeDtypeStruct(shape, jnp.float32)
+    stages, cuts = [], cut(config, card.architecture, card.part)
     for index, stage in enumerate(cuts):
         parameters = stage.parameters(whole)
         leaves = jax.tree.leaves(parameters)
@@ -96,7 +94,7 @@ def compile_network(
         progress(index + 1, len(cuts))
     return Program(
         stages=tuple(stages),
-        input_shape=tuple(input_shape),
+        input_shape=shape,
         output_shape=tuple(x.shape),
         notes=notes,
     )

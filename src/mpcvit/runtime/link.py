@@ -27,11 +27,13 @@ class Channel:
         silence_s: float,
         *,
         counts_costs: bool = True,
+        parties_here: int = 1,
     ) -> None:
         self.context = context  # what SPU's runtime talks through
         self.role = role
         self.roles = roles
         self.counts_costs = counts_costs  # one party in a process, as they share SPU's log
+        self.parties_here = parties_here  # who share this process, and its CPU seconds
         self._silence_s = silence_s
         # apart from SPU's own messages, which could otherwise be taken for ours
         self._own = context.spawn()
@@ -136,6 +138,7 @@ class MemoryPort:
             self.role,
             self._silence_s,
             counts_costs=self.role is Role.DATA_OWNER,
+            parties_here=len(self._roles),
         )
 
 

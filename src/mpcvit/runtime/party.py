@@ -25,7 +25,7 @@ from mpcvit.config import from_plain
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.profile import Profile
-from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.card import ModelCard, Part
 from mpcvit.runtime.events import Event
 from mpcvit.runtime.link import connect
 from mpcvit.runtime.roles import Role
@@ -80,10 +80,13 @@ def take_part(
     )
     report({"event": "connected", "connect_s": time.perf_counter() - started})
     if checkpoint is not None:
-        offer_model(channel, profile, checkpoint, report)
+        offer_model(channel, profile, checkpoint, report, Part(job.get("part", Part.WHOLE)))
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
+            if card.part is not Part.WHOLE:
+                report({"event": "inputs", "resized": 0})
+                return _read_images(job["images"])
             inputs = make_inputs(_read_images(job["images"]), card.model, card.data)
             report({"event": "inputs", "resized": inputs.resized})
             return inputs.images

@@ -18,7 +18,7 @@ import spu
 from mpcvit.checkpoint import Checkpoint, flatten_parameters
 from mpcvit.profile import Profile, Protocol
 from mpcvit.run_record import StageCost
-from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.card import ModelCard, Part
 from mpcvit.runtime.compiled import Program, compile_function, compile_network
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.link import Channel, lost
@@ -65,11 +65,17 @@ class Request:
         return cls(images=images, batch_size=batch_size)
 
 
-def offer_model(channel: Channel, profile: Profile, checkpoint: Checkpoint, report: Report) -> None:
+def offer_model(
+    channel: Channel,
+    profile: Profile,
+    checkpoint: Checkpoint,
+    report: Report,
+    part: Part = Part.WHOLE,
+) -> None:
     """Take part as the model owner: learns how many images came, and nothing else."""
     session = Session(channel, profile, report)
     session.agree_on_terms()
-    card = ModelCard.of(checkpoint)
+    card = ModelCard.of(checkpoint, part)
     for peer in channel.peers:
         channel.send_json(peer, card.to_dict())
     request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
@@ -127,16 +133,56 @@ def agree(channel: Channel, terms: Terms) -> None:
             raise PartyError(found)
 
 
+class Engine:
+    """SPU's runtime of one party, with the shares that go in and out and the costs it counts.
+
+    Parties' runtimes talk as they start, so terms must be agreed on before.
+    """
+
+    def __init__(self, channel: Channel, profile: Profile) -> None:
+        self._channel, self._silence_s = channel, profile.limits.silence_s
+        self.sharing = Sharing(channel, profile)
+        self._log = profile_log()
+        config = runtime_config(profile)
+        config.enable_pphlo_profile = channel.counts_costs
+        try:
+            self.runtime = spu.Runtime(channel.context, config)
+        except RuntimeError as error:
+            raise lost(error, self._silence_s) from error
+
+    def run(self, executable: Any, name: str) -> StageCost:
+        wall, cpu = time.perf_counter(), time.process_time()
+        try:
+            self.runtime.run(executable)
+        except RuntimeError as error:
+            raise lost(error, self._silence_s) from error
+        seconds = time.perf_counter() - wall
+        compute_s = (time.process_time() - cpu) / self._channel.parties_here
+        if self._channel.counts_costs:
+            return self._log.read(executable.name, name, compute_s)
+        return StageCost(
+            name=name,
+            sent_bytes=0,
+            received_bytes=0,
+            exchanges=0,
+            seconds=seconds,
+            compute_s=min(compute_s, seconds),
+        )
+
+
 class Session:
     """The steps that all roles have in common."""
 
     def __init__(self, channel: Channel, profile: Profile, report: Report) -> None:
         self._channel, self._profile, self._report = channel, profile, report
-        self._sharing = Sharing(channel, profile)
-        self._log = profile_log()
         self._programs: dict[int, Program] = {}
-        self._runtime: Any = None
+        self._started: Engine | None = None
         self._batch = 0
+
+    @property
+    def _engine(self) -> "Engine":
+        assert self._started is not None, "prepare comes first"
+        return self._started
 
     def agree_on_terms(self) -> None:
         agree(self._channel, terms_of(self._profile))
@@ -156,7 +202,7 @@ class Session:
         digest = "+".join(program.digest() for program in self._programs.values())
         seconds = time.perf_counter() - started
         agree(self._channel, {"architecture": card.architecture.digest(), "program": digest})
-        self._runtime = self._start_runtime()
+        self._started = Engine(self._channel, self._profile)
         (program, *_) = self._programs.values()
         self._report(
             {
@@ -176,12 +222,14 @@ class Session:
         received_bytes = 0
         for stage in program.stages:
             if tensors is not None:
-                shares, _ = self._sharing.give({name: tensors[name] for name in stage.parameters})
+                shares, _ = self._engine.sharing.give(
+                    {name: tensors[name] for name in stage.parameters}
+                )
             else:
-                shares, count = self._sharing.take(Role.MODEL_OWNER, stage.parameters)
+                shares, count = self._engine.sharing.take(Role.MODEL_OWNER, stage.parameters)
                 received_bytes += count
             for name, share in shares.items():
-                self._runtime.set_var(name, share)
+                self._engine.runtime.set_var(name, share)
         shared = time.perf_counter()
         self._warm_up()
         self._report(
@@ -199,25 +247,25 @@ class Session:
         source = program.stages[0].source
         started = time.perf_counter()
         if images is not None:
-            shares, sent_bytes = self._sharing.give({source: images})
+            shares, sent_bytes = self._engine.sharing.give({source: images})
             received_bytes = 0
         else:
-            shares, received_bytes = self._sharing.take(
+            shares, received_bytes = self._engine.sharing.take(
                 Role.DATA_OWNER, {source: program.input_shape}
             )
             sent_bytes = 0
-        self._runtime.set_var(source, shares[source])
+        self._engine.runtime.set_var(source, shares[source])
         self._report_stage(_transfer("input", sent_bytes, received_bytes, started), batch)
         for stage in program.stages:
-            cost = self._run(stage.executable(), stage.name)
-            self._runtime.del_var(stage.source)
+            cost = self._engine.run(stage.executable(), stage.name)
+            self._engine.runtime.del_var(stage.source)
             self._report_stage(cost, batch)
         started = time.perf_counter()
         target = program.stages[-1].target
-        logits, received_bytes = self._sharing.reveal_to(
-            Role.DATA_OWNER, self._runtime.get_var(target), program.output_shape
+        logits, received_bytes = self._engine.sharing.reveal_to(
+            Role.DATA_OWNER, self._engine.runtime.get_var(target), program.output_shape
         )
-        self._runtime.del_var(target)
+        self._engine.runtime.del_var(target)
         self._report_stage(_transfer("output", 0, received_bytes, started), batch)
         self._batch += 1
         return logits
@@ -225,33 +273,6 @@ class Session:
     def finish(self) -> None:
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._report({"event": "finished", "peak_bytes": peak_bytes})
-
-    def _start_runtime(self) -> Any:
-        """Where shares are computed on. Its parties talk as they start, so terms come first."""
-        config = runtime_config(self._profile)
-        config.enable_pphlo_profile = self._channel.counts_costs
-        try:
-            return spu.Runtime(self._channel.context, config)
-        except RuntimeError as error:
-            raise lost(error, self._profile.limits.silence_s) from error
-
-    def _run(self, executable: Any, name: str) -> StageCost:
-        wall, cpu = time.perf_counter(), time.process_time()
-        try:
-            self._runtime.run(executable)
-        except RuntimeError as error:
-            raise lost(error, self._profile.limits.silence_s) from error
-        seconds, compute_s = time.perf_counter() - wall, time.process_time() - cpu
-        if self._channel.counts_costs:
-            return self._log.read(executable.name, name, compute_s)
-        return StageCost(
-            name=name,
-            sent_bytes=0,
-            received_bytes=0,
-            exchanges=0,
-            seconds=seconds,
-            compute_s=min(compute_s, seconds),
-        )
 
     def _report_stage(self, cost: StageCost, batch: int) -> None:
         self._report(
@@ -264,19 +285,19 @@ class Session:
             return
         one = np.ones(_WARM_UP_SHAPE, np.float32)
         if self._channel.role is Role.MODEL_OWNER:
-            shares, _ = self._sharing.give({"warm_up": one})
+            shares, _ = self._engine.sharing.give({"warm_up": one})
         else:
-            shares, _ = self._sharing.take(Role.MODEL_OWNER, {"warm_up": one.shape})
-        self._runtime.set_var("warm_up", shares["warm_up"])
+            shares, _ = self._engine.sharing.take(Role.MODEL_OWNER, {"warm_up": one.shape})
+        self._engine.runtime.set_var("warm_up", shares["warm_up"])
         executable = spu.Executable(
             name="warm_up",
             input_names=["warm_up"],
             output_names=["warmed_up"],
             code=compile_function(_touch_everything, one),
         )
-        self._run(executable, "warm up")
+        self._engine.run(executable, "warm up")
         for name in ("warm_up", "warmed_up"):
-            self._runtime.del_var(name)
+            self._engine.runtime.del_var(name)
 
 
 def _touch_everything(x: Any) -> Any:

@@ -13,7 +13,7 @@ from mpcvit.runtime.link import Channel, connect_in_memory
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.session import MakeImages, classify, help_others, offer_model
 
-_one_at_a_time = threading.Lock()  # SPU's log belongs to the process
+one_at_a_time = threading.Lock()  # SPU's log belongs to the process
 
 
 def simulate(
@@ -39,7 +39,7 @@ def simulate(
             case Role.HELPER:
                 return help_others(channel, profile, report)
 
-    with _one_at_a_time:
+    with one_at_a_time:
         return run_in_threads(profile, take_part)[Role.DATA_OWNER]
 
 
