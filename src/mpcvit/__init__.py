@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpcvit.classifier import Classifier, load
+    from mpcvit.runtime.predict import predict
     from mpcvit.runtime.run import RunResult, run
+    from mpcvit.runtime.serve import serve
 
-__all__ = ["Classifier", "RunResult", "load", "run"]
+__all__ = ["Classifier", "RunResult", "load", "predict", "run", "serve"]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Classifier": "mpcvit.classifier",
     "load": "mpcvit.classifier",
     "RunResult": "mpcvit.runtime.run",
+    "predict": "mpcvit.runtime.predict",
     "run": "mpcvit.runtime.run",
+    "serve": "mpcvit.runtime.serve",
 }
 
 

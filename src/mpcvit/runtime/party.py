@@ -26,6 +26,7 @@ from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard, Part
+from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.events import Event
 from mpcvit.runtime.link import connect
 from mpcvit.runtime.roles import Role
@@ -47,8 +48,11 @@ def main() -> None:
         checkpoint = _load_model(job)
         report({"event": "ready"})
         meeting = _read_line(lines)
-        threading.Thread(target=_end_with_supervisor, args=(lines,), daemon=True).start()
+        watcher = threading.Thread(target=_end_with_supervisor, args=(lines,), daemon=True)
+        watcher.start()
         take_part(job, checkpoint, meeting, report)
+        # the others' last receipts must find this process, or theirs would come down
+        watcher.join()
     except UserError as error:
         report({"event": "error", "message": str(error)})
         _exit(2)
@@ -79,12 +83,15 @@ def take_part(
         Credentials(folder=Path(folder)) if folder else None,
     )
     report({"event": "connected", "connect_s": time.perf_counter() - started})
+    part = Part(job.get("part", Part.WHOLE))
     if checkpoint is not None:
-        offer_model(channel, profile, checkpoint, report, Part(job.get("part", Part.WHOLE)))
+        offer_model(channel, profile, checkpoint, report, part)
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
-            if card.part is not Part.WHOLE:
+            if card.part is not part:
+                raise PartyError(f"the model owner offers {card.part.value}, not {part.value}")
+            if part is not Part.WHOLE:
                 report({"event": "inputs", "resized": 0})
                 return _read_images(job["images"])
             inputs = make_inputs(_read_images(job["images"]), card.model, card.data)
@@ -95,7 +102,7 @@ def take_part(
         report({"event": "result", "logits": logits.tolist()})
     else:
         help_others(channel, profile, report)
-    channel.close()
+    channel.part()
     report({"event": "done"})
 
 

@@ -50,6 +50,7 @@ def predict(
     require_free(f"{host}:{port}")
     pictures = list_images(images)
     journal = Journal(progress)
+    progress("connecting", 0, 1)
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
         own = {**own_images(pictures, Path(name)), "batch_size": batch_size}
         if credentials is not None:
@@ -66,5 +67,6 @@ def predict(
                 party.meet(addresses, answer.session)
                 watchdog = Watchdog(line, f"the server at {server} ended the session")
                 watch([party], settings, journal, watchdog.check)
+                watchdog.part()
     logits = np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
     return make_result(journal, logits, settings, roles=[Role.DATA_OWNER], transport="hosts")

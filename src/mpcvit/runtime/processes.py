@@ -28,8 +28,6 @@ from mpcvit.runtime.events import Event, Journal
 from mpcvit.runtime.roles import Address, Role, free_addresses, roles_of
 from mpcvit.runtime.wan import Relay, Route
 
-_FAREWELL_S = 10.0  # to hang up once all is done
-
 
 def run_processes(
     own: Mapping[Role, Mapping[str, Any]], profile: Profile, journal: Journal
@@ -176,9 +174,11 @@ def watch(
     journal: Journal,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Collect events until every party has finished; raise as soon as one cannot.
+    """Collect events until every party is done; raise as soon as one cannot be.
 
-    `check` is called at least once a second, and may raise to end the watch.
+    A party that is done stays until it is closed, so that the last receipts of
+    the others still find it. `check` is called at least once a second, and may
+    raise to end the watch.
     """
     limits = profile.limits
     patience_s = limits.connect_s + 2 * limits.silence_s
@@ -186,20 +186,13 @@ def watch(
     with selectors.DefaultSelector() as selector:
         for party in parties:
             selector.register(party.control, selectors.EVENT_READ, party)
-        while selector.get_map():
+        while not all(journal.knows(party.role, "done") for party in parties):
             for key, _ in selector.select(timeout=1.0):
-                party: PartyProcess = key.data
                 last_s = time.monotonic()
-                if not _collect(party, journal):
-                    selector.unregister(party.control)
-                    if not journal.knows(party.role, "done"):
-                        raise _ended(party, journal)
+                if not _collect(key.data, journal):
+                    raise _ended(key.data, journal)
             check()
-            waited_s = time.monotonic() - last_s
-            done = all(journal.knows(party.role, "done") for party in parties)
-            if done and waited_s > _FAREWELL_S:
-                return
-            if waited_s > patience_s:
+            if time.monotonic() - last_s > patience_s:
                 raise PartyError(f"no party made progress for {patience_s:g} s")
 
 

@@ -11,6 +11,7 @@ the link has got. No secret and no share ever passes here.
 A message is a length of four bytes and that much JSON.
 """
 
+import contextlib
 import json
 import re
 import socket
@@ -31,12 +32,13 @@ _MOST_BYTES = 1 << 14
 _LENGTH = struct.Struct(">I")
 _MOST_REASON = 400
 _RETRY_S = 0.3
+_PAUSE_S = 0.02
 _TRIAL_S = 10.0  # for one attempt to connect
 _SESSION_NAME = re.compile("[0-9a-f]{32}")
 
 
 class Verdict(str, Enum):
-    """What the server says."""
+    """What the server says to a hello, and what both say at the end."""
 
     WELCOME = "welcome"
     BUSY = "busy"
@@ -180,7 +182,7 @@ class Line:
 
 
 class Watchdog:
-    """Ends a session whose other end is gone, unless that end said that all was done."""
+    """Ends a session whose other end is gone, unless that end said that it was done."""
 
     def __init__(self, line: Line, sentence: str, grace_s: float = 3.0) -> None:
         self._line, self._sentence, self._grace_s = line, sentence, grace_s
@@ -198,6 +200,15 @@ class Watchdog:
         # what the own party has to say of it is more precise, and may be on its way
         if now - self._gone_since > self._grace_s:
             raise PartyError(self._sentence)
+
+    def part(self, within_s: float = 10.0) -> None:
+        """Say that this end is done, and wait for the other to say so."""
+        deadline = time.monotonic() + within_s
+        with contextlib.suppress(OSError, PartyError):
+            self._line.send(Answer(verdict=Verdict.DONE).to_dict(), within_s)
+            while self._line.is_open and not self._done and time.monotonic() < deadline:
+                time.sleep(_PAUSE_S)
+                self.check()
 
 
 def accept(

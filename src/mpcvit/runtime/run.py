@@ -108,7 +108,11 @@ def run_part(checkpoint: "Checkpoint", profile: Profile) -> RunRecord:
                 "model": str(Path(name) / "model.safetensors"),
                 "part": Part.ATTENTION.value,
             },
-            Role.DATA_OWNER: {"images": str(Path(name) / "tokens.npy"), "batch_size": 1},
+            Role.DATA_OWNER: {
+                "images": str(Path(name) / "tokens.npy"),
+                "batch_size": 1,
+                "part": Part.ATTENTION.value,
+            },
         }
         run_processes(own, profile, journal)
     return make_record(journal, roles_of(profile.protocol), profile, transport="processes")

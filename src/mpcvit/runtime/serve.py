@@ -237,7 +237,7 @@ class _Server:
             own_address = f"{self._link_host}:{self._link_port}"
             attendant.party.meet({Role.MODEL_OWNER: own_address, Role.DATA_OWNER: client}, session)
             watch([attendant.party], self._profile, attendant.journal, check)
-            line.send(Answer(verdict=Verdict.DONE).to_dict(), _HELLO_S)
+            watchdog.part()
             return "done"
         except UserError as error:
             line.poll()
