@@ -9,17 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpcvit.classifier import Classifier, load
+    from mpcvit.runtime.predict import predict
     from mpcvit.runtime.run import RunResult, run
+    from mpcvit.runtime.serve import serve
 
-__all__ = ["Classifier", "RunResult", "load", "run"]
+__all__ = ["Classifier", "RunResult", "load", "predict", "run", "serve"]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Classifier": "mpcvit.classifier",
+    "load": "mpcvit.classifier",
+    "RunResult": "mpcvit.runtime.run",
+    "predict": "mpcvit.runtime.predict",
+    "run": "mpcvit.runtime.run",
+    "serve": "mpcvit.runtime.serve",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import JAX only for those who use it: `mpcvit --help` answers at once."""
-    if name in __all__:
-        from mpcvit import classifier
-        from mpcvit.runtime import run
+    if name in _HOMES:
+        import importlib
 
-        return getattr(run if name in ("RunResult", "run") else classifier, name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'mpcvit' has no attribute '{name}'")

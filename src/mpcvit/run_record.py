@@ -40,7 +40,9 @@ class StageCost:
     received_bytes: int
     exchanges: int
     seconds: float  # by the wall clock
-    compute_s: float  # CPU seconds of the busiest party, and no more than the wall clock's
+    # CPU seconds of the busiest party that was seen (between hosts, the own one), and no more
+    # than the wall clock's
+    compute_s: float
     operations: tuple[OperationCost, ...] = ()
 
     def modelled_s(self, network: Network) -> float:
@@ -75,7 +77,7 @@ class SetUpCost:
 class RunRecord:
     """A private run, and all that is needed to judge its numbers."""
 
-    transport: str  # "processes", or "simulator": threads of one process
+    transport: str  # "processes" of one machine, "hosts", or "simulator": threads of one process
     profile: dict[str, Any]
     architecture: str  # its digest
     program: str  # digest of the compiled stages

@@ -34,6 +34,34 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder beside `path`; it takes that place once the body succeeds.
+
+    It can be entered by its owner alone.
+    """
+    path = Path(path).absolute()
+    aside: list[Path] = []
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        aside.append(temporary)
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                _flush(file)
+        if path.exists():
+            former = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+            aside.append(former)
+            path.replace(former)
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        for folder in aside:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

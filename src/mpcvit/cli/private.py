@@ -7,7 +7,7 @@ import typer
 
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, ModelFile, print_json
-from mpcvit.profile import SECURE_DEFAULT, load_profile, shipped_profiles
+from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile, shipped_profiles
 
 if TYPE_CHECKING:
     from mpcvit.runtime.run import RunResult
@@ -22,18 +22,23 @@ ProfileName = Annotated[
         "must be trusted with everything.",
     ),
 ]
+Pictures = Annotated[
+    list[Path],
+    typer.Argument(metavar="IMAGE...", help="Picture files, or folders of pictures."),
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time.")]
+RecordFile = Annotated[
+    Path | None, typer.Option("--out", help="File for the record of the run (JSON).")
+]
 _LIKELIEST = 5
 
 
 @app.command()
 def run(
     model_file: ModelFile,
-    images: Annotated[
-        list[Path],
-        typer.Argument(metavar="IMAGE...", help="Picture files, or folders of pictures."),
-    ],
+    images: Pictures,
     profile: ProfileName = SECURE_DEFAULT,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 1,
+    batch_size: BatchSize = 1,
     simulate: Annotated[
         bool,
         typer.Option(
@@ -42,9 +47,7 @@ def run(
             "neither private nor with a network.",
         ),
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="File for the record of the run (JSON).")
-    ] = None,
+    out: RecordFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Classify images privately, with every party a process on this machine.
@@ -61,7 +64,7 @@ def run(
     settings = load_profile(profile)
     pictures = list_pictures(images)
 
-    from mpcvit.report.live import console, counting
+    from mpcvit.report.live import counting
     from mpcvit.runtime.run import run as stage
 
     with counting() as progress:
@@ -73,6 +76,20 @@ def run(
             simulate=simulate,
             progress=progress,
         )
+    tell(pictures, result, settings, out=out, as_json=as_json)
+
+
+def tell(
+    pictures: list[Path],
+    result: "RunResult",
+    profile: Profile,
+    *,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Print what the data owner learnt and what it cost, and keep the record if asked to."""
+    from mpcvit.report.live import console
+
     if out is not None:
         result.record.save(out)
     if as_json:
@@ -83,7 +100,7 @@ def run(
         notes.append(f"{result.resized} of {len(pictures)} images resized as in evaluation")
     for note in notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    _print(pictures, result, settings.trust)
+    _print(pictures, result, profile.trust)
 
 
 def _likeliest(result: "RunResult", index: int) -> list[tuple[str, float]]:

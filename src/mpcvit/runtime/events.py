@@ -21,23 +21,29 @@ class Journal:
 
     progress: Progress = lambda what, done, total: None
     events: dict[Role, list[Event]] = field(default_factory=lambda: {role: [] for role in Role})
+    _known: set[tuple[Role, str]] = field(default_factory=set)
     _stages_done: int = 0
 
     def add(self, role: Role, event: Event) -> None:
         self.events[role].append(event)
+        self._known.add((role, event["event"]))
         if role is not Role.DATA_OWNER:
             return
-        if event["event"] == "progress":
+        if event["event"] == "connected":
+            self.progress("connecting", 1, 1)
+        elif event["event"] == "progress":
             self.progress(event["what"], event["done"], event["total"])
         elif event["event"] == "stage":
             self._stages_done += 1
-            request = self.find(Role.DATA_OWNER, "request")
+            request, prepared = self.find(role, "request"), self.find(role, "prepared")
             batches = -(-request["images"] // request["batch_size"])
-            total = batches * (self._stages_per_batch() or self._stages_done)
-            self.progress("running", self._stages_done, max(total, self._stages_done))
+            self.progress("running", self._stages_done, batches * prepared["stages"])
 
     def find(self, role: Role, name: str) -> Event:
         return next(event for event in self.events[role] if event["event"] == name)
+
+    def knows(self, role: Role, name: str) -> bool:
+        return (role, name) in self._known
 
     def where(self, role: Role) -> str:
         """What a party did last, for a sentence about its end."""
@@ -45,9 +51,6 @@ class Journal:
             if event["event"] == "stage":
                 return f"after {event['cost']['name']} of batch {event['batch']}"
         return "before the first stage"
-
-    def _stages_per_batch(self) -> int:
-        return self.find(Role.DATA_OWNER, "prepared")["stages"]
 
 
 def make_record(

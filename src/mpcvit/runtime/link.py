@@ -5,16 +5,15 @@ SPU numbers parties by rank. Ranks do not leave this file.
 
 import json
 import secrets
-import socket
 from collections.abc import Mapping
 from typing import Any
 
 from spu import libspu
 
-from mpcvit.errors import UserError
 from mpcvit.profile import Limits, Protocol
 from mpcvit.runtime.errors import PartyError
-from mpcvit.runtime.roles import Address, Role, roles_of, split_address
+from mpcvit.runtime.roles import Address, Role, require_free, roles_of
+from mpcvit.runtime.tls import Credentials
 
 
 class Channel:
@@ -69,9 +68,16 @@ class Channel:
     def by_role(self, in_order: list[Any]) -> dict[Role, Any]:
         return dict(zip(self.roles, in_order, strict=True))
 
-    def close(self) -> None:
-        """Wait until the last message is delivered, and hang up."""
-        self.context.stop_link()
+    def part(self) -> None:
+        """Return once every party has all that it was sent.
+
+        SPU's own `stop_link` would bring down the party whose last receipt finds
+        the other gone. So the link stays up, and ends with the process.
+        """
+        for peer in self.peers:
+            self.send(peer, b"done")
+        for peer in self.peers:
+            self.receive(peer)
 
 
 def lost(error: RuntimeError, silence_s: float) -> PartyError:
@@ -88,14 +94,20 @@ def connect(
     addresses: Mapping[Role, Address],
     limits: Limits,
     session: str,
+    credentials: Credentials | None = None,
 ) -> Channel:
     """Listen on the own address, dial the others', and wait until all are there.
 
-    `session` is a name that all parties were told; messages of any other are ignored.
+    `session` is a name that all parties were told; messages of any other are
+    ignored. With credentials, nothing is sent but to a peer whose certificate
+    the same authority signed. SPU's end of a TLS connection also takes messages
+    without TLS, so that there the session's name must be a secret of the parties.
     """
     roles = roles_of(protocol)
-    _require_free(addresses[role])
+    require_free(addresses[role])
     description = _describe(limits, session)
+    if credentials is not None:
+        _encrypt(description, credentials)
     for member in roles:
         description.add_party(member.name, addresses[member])
     try:
@@ -144,7 +156,7 @@ def _describe(limits: Limits, session: str) -> Any:
     description: Any = libspu.link.Desc()  # type: ignore[reportAttributeAccessIssue]
     description.id = session
     description.recv_timeout_ms = round(limits.silence_s * 1000)
-    description.http_timeout_ms = round(limits.silence_s * 1000)
+    description.http_timeout_ms = round(limits.connect_s * 1000)  # for a receipt, not an answer
     description.connect_retry_interval_ms = _ATTEMPT_MS
     description.connect_retry_times = max(1, round(limits.connect_s * 1000 / (2 * _ATTEMPT_MS)))
     # A message that cannot be delivered ends the process after these attempts.
@@ -153,13 +165,14 @@ def _describe(limits: Limits, session: str) -> Any:
     return description
 
 
-def _require_free(address: Address) -> None:
-    """Say in time, and in a sentence, what SPU would say in a stack trace."""
-    host, port = split_address(address)
-    try:
-        socket.create_server((host, port)).close()
-    except OSError as error:
-        raise UserError(f"cannot listen on {address}: {error.strerror or error}") from error
+def _encrypt(description: Any, credentials: Credentials) -> None:
+    """TLS with certificates on both sides. The options have no constructor."""
+    description.enable_ssl = True
+    for options in (description.client_ssl_opts, description.server_ssl_opts):
+        options.cert.certificate_path = str(credentials.certificate)
+        options.cert.private_key_path = str(credentials.key)
+        options.verify.ca_file_path = str(credentials.authority)
+        options.verify.verify_depth = 1  # 0 would check nothing
 
 
 def _listed(roles: tuple[Role, ...], role: Role, addresses: Mapping[Role, Address]) -> str:

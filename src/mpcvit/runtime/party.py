@@ -1,7 +1,9 @@
 """One party as a process of its own: takes a job from its supervisor, and reports to it.
 
-Supervisor and party share a socket. The job is one line of JSON; so is every
-event. A party whose supervisor is gone ends itself, so that none is left over.
+Supervisor and party share a socket. A first line of JSON tells the party what
+it owns; once that is loaded, a second one tells where the parties meet. Every
+event is a line too. A party whose supervisor is gone ends itself, so that none
+is left over.
 """
 
 import contextlib
@@ -14,7 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -24,16 +26,17 @@ from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard, Part
+from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.events import Event
 from mpcvit.runtime.link import connect
-from mpcvit.runtime.roles import Address, Role
+from mpcvit.runtime.roles import Role
 from mpcvit.runtime.session import Report, classify, help_others, offer_model
+from mpcvit.runtime.tls import Credentials
 
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
-    job: dict[str, Any] = json.loads(_read_line(control))
-    threading.Thread(target=_end_with_supervisor, args=(control,), daemon=True).start()
+    lines = control.makefile("rb")
     lock = threading.Lock()
 
     def report(event: Event) -> None:
@@ -41,7 +44,15 @@ def main() -> None:
             control.sendall(json.dumps(event).encode() + b"\n")
 
     try:
-        take_part(job, report)
+        job = _read_line(lines)
+        checkpoint = _load_model(job)
+        report({"event": "ready"})
+        meeting = _read_line(lines)
+        watcher = threading.Thread(target=_end_with_supervisor, args=(lines,), daemon=True)
+        watcher.start()
+        take_part(job, checkpoint, meeting, report)
+        # the others' last receipts must find this process, or theirs would come down
+        watcher.join()
     except UserError as error:
         report({"event": "error", "message": str(error)})
         _exit(2)
@@ -52,23 +63,35 @@ def main() -> None:
     _exit(0)
 
 
-def take_part(job: Mapping[str, Any], report: Report) -> None:
+def take_part(
+    job: Mapping[str, Any],
+    checkpoint: Checkpoint | None,
+    meeting: Mapping[str, Any],
+    report: Report,
+) -> None:
     """Do a role's part. A job holds the secrets' places of its own role, and no other's."""
     role = Role(job["role"])
     profile = from_plain(Profile, job["profile"], "profile")
-    addresses: dict[Role, Address] = {
-        Role(name): address for name, address in job["addresses"].items()
-    }
-    checkpoint = Checkpoint.load(Path(job["model"])) if role is Role.MODEL_OWNER else None
+    folder = job.get("tls")
     started = time.perf_counter()
-    channel = connect(role, profile.protocol, addresses, profile.limits, job["session"])
+    channel = connect(
+        role,
+        profile.protocol,
+        {Role(name): address for name, address in meeting["addresses"].items()},
+        profile.limits,
+        meeting["session"],
+        Credentials(folder=Path(folder)) if folder else None,
+    )
     report({"event": "connected", "connect_s": time.perf_counter() - started})
+    part = Part(job.get("part", Part.WHOLE))
     if checkpoint is not None:
-        offer_model(channel, profile, checkpoint, report, Part(job.get("part", Part.WHOLE)))
+        offer_model(channel, profile, checkpoint, report, part)
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
-            if card.part is not Part.WHOLE:
+            if card.part is not part:
+                raise PartyError(f"the model owner offers {card.part.value}, not {part.value}")
+            if part is not Part.WHOLE:
                 report({"event": "inputs", "resized": 0})
                 return _read_images(job["images"])
             inputs = make_inputs(_read_images(job["images"]), card.model, card.data)
@@ -79,7 +102,12 @@ def take_part(job: Mapping[str, Any], report: Report) -> None:
         report({"event": "result", "logits": logits.tolist()})
     else:
         help_others(channel, profile, report)
-    channel.close()
+    channel.part()
+    report({"event": "done"})
+
+
+def _load_model(job: Mapping[str, Any]) -> Checkpoint | None:
+    return Checkpoint.load(Path(job["model"])) if "model" in job else None
 
 
 def _read_images(places: Any) -> Any:
@@ -89,18 +117,15 @@ def _read_images(places: Any) -> Any:
     return np.load(places, allow_pickle=False)
 
 
-def _read_line(control: socket.socket) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        if not (piece := control.recv(1 << 16)):
-            _exit(1)
-        line += piece
-    return line
+def _read_line(lines: BinaryIO) -> dict[str, Any]:
+    if not (line := lines.readline()).endswith(b"\n"):
+        _exit(1)
+    return json.loads(line)
 
 
-def _end_with_supervisor(control: socket.socket) -> None:
+def _end_with_supervisor(lines: BinaryIO) -> None:
     with contextlib.suppress(OSError):
-        control.recv(1)
+        lines.read(1)
     _exit(1)
 
 

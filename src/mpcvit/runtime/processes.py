@@ -1,8 +1,10 @@
 """Parties as processes on this machine: started, watched, and never left behind."""
 
+import contextlib
 import json
 import os
 import secrets
+import select
 import selectors
 import signal
 import socket
@@ -10,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,6 @@ from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.events import Event, Journal
 from mpcvit.runtime.roles import Address, Role, free_addresses, roles_of
 from mpcvit.runtime.wan import Relay, Route
-
-_FAREWELL_S = 10.0  # to hang up once all is done
 
 
 def run_processes(
@@ -46,18 +46,15 @@ def run_processes(
             stack.enter_context(
                 PartyProcess(
                     role,
-                    {
-                        "role": role.value,
-                        "profile": to_plain(profile),
-                        "addresses": dialled[role],
-                        "session": session,
-                        **own.get(role, {}),
-                    },
+                    profile,
+                    own.get(role, {}),
                     folder / role.name.lower(),
                 )
             )
             for role in roles
         ]
+        for party in parties:
+            party.meet(dialled[party.role], session)
         watch(parties, profile, journal)
     return np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
 
@@ -85,9 +82,12 @@ def _dialled(
 
 
 class PartyProcess:
-    """A party, its line to this process, and a folder for what SPU writes."""
+    """A party, its line to this process, and a folder for what SPU writes.
 
-    def __init__(self, role: Role, job: Mapping[str, Any], folder: Path) -> None:
+    It loads what it owns, and waits to be told where the parties meet.
+    """
+
+    def __init__(self, role: Role, profile: Profile, own: Mapping[str, Any], folder: Path) -> None:
         self.role = role
         folder.mkdir()
         self._folder = folder
@@ -108,8 +108,17 @@ class PartyProcess:
                     "JAX_PLATFORMS": "cpu",
                 },
             )
-        self.control.sendall(json.dumps(job).encode() + b"\n")
         self._unread = b""
+        self._tell({"role": role.value, "profile": to_plain(profile), **own})
+
+    def meet(self, addresses: Mapping[Role, Address], session: str) -> None:
+        """Send the party to the others; `session` is a name that all are told."""
+        self._tell({"addresses": dict(addresses), "session": session})
+
+    def _tell(self, document: Mapping[str, Any]) -> None:
+        # a party that has died is noticed when its events end
+        with contextlib.suppress(ConnectionError):
+            self.control.sendall(json.dumps(document).encode() + b"\n")
 
     def read_events(self) -> list[Event] | None:
         """What the party has reported since; None once its line is closed."""
@@ -148,36 +157,57 @@ class PartyProcess:
         self.close()
 
 
-def watch(parties: Sequence[PartyProcess], profile: Profile, journal: Journal) -> None:
-    """Collect events until every party has finished; raise as soon as one cannot."""
+def wait_until_ready(party: PartyProcess, profile: Profile, journal: Journal) -> None:
+    """Return once a party has loaded what it owns; raise if it cannot."""
+    deadline = time.monotonic() + profile.limits.silence_s
+    while not journal.knows(party.role, "ready"):
+        if not select.select([party.control], [], [], 1.0)[0]:
+            if time.monotonic() > deadline:
+                raise PartyError(f"the {party.role.value}'s process did not start")
+        elif not _collect(party, journal):
+            raise _ended(party, journal)
+
+
+def watch(
+    parties: Sequence[PartyProcess],
+    profile: Profile,
+    journal: Journal,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Collect events until every party is done; raise as soon as one cannot be.
+
+    A party that is done stays until it is closed, so that the last receipts of
+    the others still find it. `check` is called at least once a second, and may
+    raise to end the watch.
+    """
     limits = profile.limits
     patience_s = limits.connect_s + 2 * limits.silence_s
-    finished: set[Role] = set()
     last_s = time.monotonic()
     with selectors.DefaultSelector() as selector:
         for party in parties:
             selector.register(party.control, selectors.EVENT_READ, party)
-        while selector.get_map():
+        while not all(journal.knows(party.role, "done") for party in parties):
             for key, _ in selector.select(timeout=1.0):
-                party: PartyProcess = key.data
-                events = party.read_events()
                 last_s = time.monotonic()
-                if events is None:
-                    selector.unregister(party.control)
-                    if party.role not in finished:
-                        raise PartyError(
-                            f"the {party.role.value}'s process ended unexpectedly "
-                            f"{journal.where(party.role)}: {party.how_it_ended()}"
-                        )
-                    continue
-                for event in events:
-                    if event["event"] == "error":
-                        raise UserError(event["message"])
-                    journal.add(party.role, event)
-                    if event["event"] == "finished":
-                        finished.add(party.role)
-            waited_s = time.monotonic() - last_s
-            if len(finished) == len(parties) and waited_s > _FAREWELL_S:
-                return
-            if waited_s > patience_s:
+                if not _collect(key.data, journal):
+                    raise _ended(key.data, journal)
+            check()
+            if time.monotonic() - last_s > patience_s:
                 raise PartyError(f"no party made progress for {patience_s:g} s")
+
+
+def _collect(party: PartyProcess, journal: Journal) -> bool:
+    """Take what a party has reported; whether more may come."""
+    events = party.read_events()
+    for event in events or ():
+        if event["event"] == "error":
+            raise UserError(event["message"])
+        journal.add(party.role, event)
+    return events is not None
+
+
+def _ended(party: PartyProcess, journal: Journal) -> PartyError:
+    return PartyError(
+        f"the {party.role.value}'s process ended unexpectedly "
+        f"{journal.where(party.role)}: {party.how_it_ended()}"
+    )

@@ -1,5 +1,6 @@
 """Who takes part in a private run, and where they are."""
 
+import ipaddress
 import socket
 from enum import Enum
 
@@ -43,3 +44,34 @@ def split_address(address: Address) -> tuple[str, int]:
     if not separator or not host or not port.isdigit() or not 0 < int(port) < 2**16:
         raise UserError(f"'{address}' is not an address; write host:port, as in 127.0.0.1:9000")
     return host, int(port)
+
+
+def require_free(address: Address) -> None:
+    """Say in time, and in a sentence, what SPU would say in a stack trace."""
+    try:
+        socket.create_server(split_address(address)).close()
+    except OSError as error:
+        raise UserError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
+def resolve(address: Address) -> tuple[str, int]:
+    """An address as numbers; SPU's link speaks IPv4.
+
+    >>> resolve("localhost:9000")
+    ('127.0.0.1', 9000)
+    """
+    host, port = split_address(address)
+    try:
+        found = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError):
+        raise UserError(f"there is no host '{host}' with an IPv4 address") from None
+    return str(found[0][4][0]), port
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a numeric address never leaves the machine.
+
+    >>> is_this_machine("127.0.0.2"), is_this_machine("0.0.0.0")
+    (True, False)
+    """
+    return ipaddress.ip_address(host).is_loopback

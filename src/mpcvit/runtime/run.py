@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,21 +62,35 @@ def run(
     settings = load_profile(profile)
     if batch_size < 1:
         raise UserError(f"batch_size must be positive, not {batch_size}")
-    pictures = _list_images(images)
+    pictures = list_images(images)
     journal = Journal(progress)
+    progress("connecting", 0, 1)
     if simulate:
         logits = _simulate(_checkpoint(model), pictures, settings, batch_size, journal)
     else:
         logits = _run_apart(model, pictures, settings, batch_size, journal)
+    return make_result(
+        journal,
+        logits,
+        settings,
+        roles=roles_of(settings.protocol),
+        transport="simulator" if simulate else "processes",
+    )
+
+
+def make_result(
+    journal: Journal,
+    logits: np.ndarray,
+    profile: Profile,
+    *,
+    roles: Sequence[Role],
+    transport: str,
+) -> RunResult:
+    """What the data owner's events amount to; `roles` are those whose events are known."""
     return RunResult(
         logits=logits,
         classes=tuple(journal.find(Role.DATA_OWNER, "request")["classes"]),
-        record=make_record(
-            journal,
-            roles_of(settings.protocol),
-            settings,
-            transport="simulator" if simulate else "processes",
-        ),
+        record=make_record(journal, roles, profile, transport=transport),
         resized=journal.find(Role.DATA_OWNER, "inputs")["resized"],
     )
 
@@ -94,7 +108,11 @@ def run_part(checkpoint: "Checkpoint", profile: Profile) -> RunRecord:
                 "model": str(Path(name) / "model.safetensors"),
                 "part": Part.ATTENTION.value,
             },
-            Role.DATA_OWNER: {"images": str(Path(name) / "tokens.npy"), "batch_size": 1},
+            Role.DATA_OWNER: {
+                "images": str(Path(name) / "tokens.npy"),
+                "batch_size": 1,
+                "part": Part.ATTENTION.value,
+            },
         }
         run_processes(own, profile, journal)
     return make_record(journal, roles_of(profile.protocol), profile, transport="processes")
@@ -108,19 +126,9 @@ def _run_apart(
     journal: Journal,
 ) -> np.ndarray:
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
-        if isinstance(model, str | Path):
-            model_path = Path(model).absolute()
-        else:
-            model_path = Path(name) / "model.safetensors"
-            _checkpoint(model).save(model_path)
-        if isinstance(images, np.ndarray):
-            places: str | list[str] = str(Path(name) / "images.npy")
-            np.save(Path(name) / "images.npy", images, allow_pickle=False)
-        else:
-            places = [str(path.absolute()) for path in images]
         own = {
-            Role.MODEL_OWNER: {"model": str(model_path)},
-            Role.DATA_OWNER: {"images": places, "batch_size": batch_size},
+            Role.MODEL_OWNER: own_model(model, Path(name)),
+            Role.DATA_OWNER: {**own_images(images, Path(name)), "batch_size": batch_size},
         }
         return run_processes(own, profile, journal)
 
@@ -146,6 +154,22 @@ def _simulate(
     return simulate(checkpoint, make_images, profile, batch_size=batch_size, journal=journal)
 
 
+def own_model(model: "str | Path | Classifier | Checkpoint", folder: Path) -> dict[str, Any]:
+    """Where a model owner's process finds its model."""
+    if isinstance(model, str | Path):
+        return {"model": str(Path(model).absolute())}
+    _checkpoint(model).save(folder / "model.safetensors")
+    return {"model": str(folder / "model.safetensors")}
+
+
+def own_images(images: list[Path] | np.ndarray, folder: Path) -> dict[str, Any]:
+    """Where a data owner's process finds its images."""
+    if not isinstance(images, np.ndarray):
+        return {"images": [str(path.absolute()) for path in images]}
+    np.save(folder / "images.npy", images, allow_pickle=False)
+    return {"images": str(folder / "images.npy")}
+
+
 def _checkpoint(model: "str | Path | Classifier | Checkpoint") -> "Checkpoint":
     from mpcvit.checkpoint import Checkpoint
 
@@ -154,7 +178,7 @@ def _checkpoint(model: "str | Path | Classifier | Checkpoint") -> "Checkpoint":
     return model if isinstance(model, Checkpoint) else model.checkpoint
 
 
-def _list_images(images: Images) -> list[Path] | np.ndarray:
+def list_images(images: Images) -> list[Path] | np.ndarray:
     """Files, or arrays as one array."""
     if isinstance(images, str | Path):
         return list_pictures([images])

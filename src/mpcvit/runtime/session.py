@@ -6,10 +6,9 @@ only then share weights, once, and images, batch by batch. The same code runs
 in threads, in processes and on two hosts.
 """
 
-import importlib.metadata
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.link import Channel, lost
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.shares import Sharing, runtime_config
+from mpcvit.runtime.terms import Terms, difference, terms_of
 from mpcvit.runtime.trace import profile_log
 
 Report = Callable[[dict[str, Any]], None]
@@ -33,7 +33,6 @@ Report = Callable[[dict[str, Any]], None]
 MakeImages = Callable[[ModelCard], np.ndarray]
 """Gives float32 images once the model's shape is known."""
 
-_PROTOCOL_VERSION = "mpcvit-session/1"
 _MOST_IMAGES = 1_000_000
 _WARM_UP_SHAPE = (8, 8)
 
@@ -122,7 +121,7 @@ def help_others(channel: Channel, profile: Profile, report: Report) -> None:
     session.finish()
 
 
-def agree(channel: Channel, terms: Mapping[str, Any]) -> None:
+def agree(channel: Channel, terms: Terms) -> None:
     """Stop unless every party has the same terms; a difference is shown from both sides."""
     for peer in channel.peers:
         channel.send_json(peer, dict(terms))
@@ -130,13 +129,8 @@ def agree(channel: Channel, terms: Mapping[str, Any]) -> None:
         theirs = channel.receive_json(peer)
         if not isinstance(theirs, dict):
             raise PartyError(f"the {peer.value} sent what cannot be understood")
-        for name in (*terms, *theirs):
-            own, other = terms.get(name), theirs.get(name)
-            if own != other:
-                raise PartyError(
-                    f"the parties differ in {name}: the {channel.role.value} has {own!r}, "
-                    f"the {peer.value} has {other!r}"
-                )
+        if found := difference(channel.role, terms, peer, theirs):
+            raise PartyError(found)
 
 
 class Engine:
@@ -191,15 +185,7 @@ class Session:
         return self._started
 
     def agree_on_terms(self) -> None:
-        packages = ("mpcvit", "spu", "jax")
-        agree(
-            self._channel,
-            {
-                "session": _PROTOCOL_VERSION,
-                **{f"version of {name}": importlib.metadata.version(name) for name in packages},
-                **{f"profile's {name}": value for name, value in self._profile.agreed().items()},
-            },
-        )
+        agree(self._channel, terms_of(self._profile))
 
     def prepare(self, card: ModelCard, request: Request) -> None:
         """Compile for the batch sizes to come, and make sure that all hold one program."""

@@ -1,0 +1,195 @@
+"""`mpcvit certs`, `mpcvit serve` and `mpcvit predict`: private inference between two hosts."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mpcvit.cli import app
+from mpcvit.cli.options import AsJson, ModelFile, print_json
+from mpcvit.cli.private import BatchSize, Pictures, ProfileName, RecordFile, tell
+from mpcvit.profile import SECURE_DEFAULT, load_profile
+
+if TYPE_CHECKING:
+    from mpcvit.runtime.serve import Visit
+
+TlsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls",
+        metavar="DIR",
+        help="Folder with this party's key and certificate, as `mpcvit certs` makes it. Needed "
+        "wherever an address is not on this machine.",
+    ),
+]
+AllowPlaintext = Annotated[
+    bool,
+    typer.Option(
+        "--allow-plaintext",
+        help="Do without --tls between machines: everyone on the way can read and change what "
+        "passes, and so learn every secret.",
+    ),
+]
+
+
+@app.command()
+def certs(
+    out: Annotated[Path, typer.Option("--out", help="Folder to make.")] = Path("certs"),
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            help="Name or address at which the server is reached; repeat it for several. "
+            "localhost and 127.0.0.1 if none is given.",
+        ),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 365,
+    parties: Annotated[
+        str,
+        typer.Option("--for", metavar="NAMES", help="Whom to make certificates for."),
+    ] = "server,client",
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Replace what is there, the authority included."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a private authority and a certificate for each of two parties.
+
+    Give the folder `server` to the host of the model and `client` to the host
+    of the images, each over a channel that you trust; `ca` goes to neither, and
+    is best kept offline. One authority serves one pair: whoever holds a
+    certificate of it is believed.
+
+    Example: mpcvit certs --out certs --host model.example.org
+    """
+    from mpcvit.runtime.certificates import THIS_MACHINE, make_certificates, roles_named
+
+    issued = make_certificates(
+        out, roles=roles_named(parties), hosts=hosts or THIS_MACHINE, days=days, fresh=fresh
+    )
+    if as_json:
+        print_json(
+            {
+                "folders": {name: str(folder) for name, folder in issued.folders.items()},
+                "fingerprints": issued.fingerprints,
+                "expires": issued.expires.isoformat(timespec="seconds"),
+            }
+        )
+        return
+    for name, folder in issued.folders.items():
+        print(f"{folder}  for the {name}, SHA-256 {issued.fingerprints[name]}")
+    print(f"{out / 'ca'}  the authority: keep it offline")
+    print(f"valid until {issued.expires:%Y-%m-%d %H:%M} UTC")
+
+
+@app.command()
+def serve(
+    model_file: ModelFile,
+    listen: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where clients say hello."),
+    ],
+    tls: TlsFolder = None,
+    profile: ProfileName = SECURE_DEFAULT,
+    link_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Port of the computation; by default the one above that of --listen.",
+        ),
+    ] = None,
+    allow_plaintext: AllowPlaintext = False,
+    max_clients: Annotated[
+        int | None, typer.Option(min=1, help="End after so many sessions.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Offer a model to clients on other hosts, one after another, until stopped.
+
+    Prints a line for each connection: who came, what it cost and how it ended.
+    The images stay with the client, and so does the result; the weights stay
+    here. The client learns the model's shape, architecture and class names.
+
+    Example: mpcvit serve model.safetensors --listen model.example.org:9000 --tls certs/server
+    """
+    import signal
+    import threading
+
+    settings = load_profile(profile)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+    def started() -> None:
+        if settings.warning:
+            typer.echo(f"note: {settings.warning}", err=True)
+        typer.echo(f"serving {model_file} at {listen}; Ctrl-C ends", err=True)
+
+    def log(visit: "Visit") -> None:
+        print(json.dumps(visit.to_dict()) if as_json else visit, flush=True)
+
+    from mpcvit.runtime.serve import serve as stage
+
+    stage(
+        model_file,
+        listen=listen,
+        tls=tls,
+        profile=settings,
+        link_port=link_port,
+        allow_plaintext=allow_plaintext,
+        max_clients=max_clients,
+        stop=stop,
+        started=started,
+        log=log,
+    )
+
+
+@app.command()
+def predict(
+    images: Pictures,
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where `mpcvit serve` listens.")],
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="This host's address and a free port, which the server dials back.",
+        ),
+    ],
+    tls: TlsFolder = None,
+    profile: ProfileName = SECURE_DEFAULT,
+    batch_size: BatchSize = 1,
+    allow_plaintext: AllowPlaintext = False,
+    out: RecordFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Classify images privately with a model that another host serves.
+
+    The server does not see the images, and this host does not see the weights;
+    only this host learns the result. The profile must be the server's.
+
+    Example: mpcvit predict photo.png --server model.example.org:9000 \
+--listen 192.0.2.7:9001 --tls certs/client
+    """
+    from mpcvit.data import list_pictures
+
+    settings = load_profile(profile)
+    pictures = list_pictures(images)
+
+    from mpcvit.report.live import counting
+    from mpcvit.runtime.predict import predict as stage
+
+    with counting() as progress:
+        result = stage(
+            pictures,
+            server=server,
+            listen=listen,
+            tls=tls,
+            profile=settings,
+            batch_size=batch_size,
+            allow_plaintext=allow_plaintext,
+            progress=progress,
+        )
+    tell(pictures, result, settings, out=out, as_json=as_json)

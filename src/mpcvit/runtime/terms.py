@@ -1,0 +1,41 @@
+"""Terms: what parties must have in common before anything else is said."""
+
+import importlib.metadata
+from collections.abc import Mapping
+from typing import Any
+
+from mpcvit.profile import Profile
+from mpcvit.runtime.roles import Role
+
+_SESSION = "mpcvit-session/1"
+_PACKAGES = ("mpcvit", "spu", "jax")
+_SHOWN = 60
+
+Terms = Mapping[str, Any]
+
+
+def terms_of(profile: Profile) -> Terms:
+    return {
+        "session": _SESSION,
+        **{f"version of {name}": importlib.metadata.version(name) for name in _PACKAGES},
+        **{f"profile's {name}": value for name, value in profile.agreed().items()},
+    }
+
+
+def difference(own_role: Role, own: Terms, peer: Role, theirs: Terms) -> str:
+    """The first difference as a sentence with both values, or nothing."""
+    for name in (*own, *theirs):
+        mine, other = own.get(name), theirs.get(name)
+        if mine != other:
+            label = name if name in own else _shown(name)
+            return (
+                f"the parties differ in {label}: the {own_role.value} has {_shown(mine)}, "
+                f"the {peer.value} has {_shown(other)}"
+            )
+    return ""
+
+
+def _shown(value: Any) -> str:
+    """On one line and short, as a peer could send anything."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

@@ -1,0 +1,24 @@
+"""A trained model on real images: the private answer is the plain one."""
+
+from mpcvit.classifier import Classifier
+from mpcvit.config import load_config
+from mpcvit.data import load_dataset
+from mpcvit.runtime.run import run
+from mpcvit.train.supervised import train
+from tests.unit.test_config import TINY
+
+IMAGES = 64
+
+
+def test_top1_agrees(tmp_path):
+    config = load_config(TINY)
+    model = config.model
+    dataset = load_dataset(
+        config.data, image_size=model.image_size, channels=model.channels, classes=model.classes
+    )
+    checkpoint = train(config, dataset, tmp_path / "run")
+    pixels = dataset.test.images[:IMAGES]
+    result = run(checkpoint, pixels, "semi2k", batch_size=IMAGES, simulate=True)
+    plain = Classifier(checkpoint)
+    expected = plain(plain.preprocess(list(pixels))).argmax(axis=1)
+    assert (result.logits.argmax(axis=1) == expected).sum() >= IMAGES - 1
