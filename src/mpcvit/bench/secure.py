@@ -114,12 +114,13 @@ def bench_layers(model: ModelConfig, profile: Profile, *, progress: Progress) ->
 
 
 def bench_breakdown(
-    model: ModelConfig, profiles: Mapping[str, Profile], *, progress: Progress
+    model: ModelConfig, profiles: Mapping[str, Profile], *, most_tokens: int, progress: Progress
 ) -> list[Row]:
     """A block by heads and by tokens, a network by operation, and softmax by its parts."""
+    by_tokens = (_with_patches(model, side) for side in (4, 8, 16))
     shapes = [
-        *(("heads", heads, _with_heads(model, heads)) for heads in (1, 2, 4, 8)),
-        *(("tokens", tokens, _with_patches(model, side)) for side, tokens in _SIDES),
+        *(("heads", heads, replace(model, heads=heads)) for heads in (1, 2, 4, 8)),
+        *(("tokens", one.tokens, one) for one in by_tokens if one.tokens <= most_tokens),
     ]
     work: list[tuple[str, str, Any, Profile, str, Component, int]] = []
     for name, profile in profiles.items():
@@ -214,13 +215,6 @@ def bench_agreement(
         **_record_counts(result.record, profile),
         **_here(checkpoint.model, profile),
     }
-
-
-_SIDES = ((4, 17), (8, 65), (16, 257))
-
-
-def _with_heads(model: ModelConfig, heads: int) -> ModelConfig:
-    return replace(model, heads=heads)
 
 
 def _with_patches(model: ModelConfig, side: int) -> ModelConfig:

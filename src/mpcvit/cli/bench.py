@@ -169,6 +169,9 @@ def breakdown(
     profiles: Annotated[
         str, typer.Option("--profiles", help="Profiles to compare, between commas.")
     ] = "semi2k-wan,cheetah-wan",
+    most_tokens: Annotated[
+        int, typer.Option(help="Leave out blocks of more tokens, which take Cheetah long.")
+    ] = 257,
     out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
@@ -185,7 +188,7 @@ def breakdown(
     config = load_config(config_file)
     settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
     with counting() as progress:
-        rows = bench_breakdown(config.model, settings, progress=progress)
+        rows = bench_breakdown(config.model, settings, most_tokens=most_tokens, progress=progress)
     _tell(rows, "part", out, as_json, lambda path: draw_breakdown(path, rows))
 
 
