@@ -79,7 +79,12 @@ def draw_breakdown(path: Path, rows: Sequence[Row]) -> None:
             )
             for value in values:
                 floor[value] += heights[value]
-        axes.set(title=f"{table}, {protocol}", ylabel="modelled seconds")
+        # room above the bars for the legend
+        axes.set(
+            title=f"{table}, {protocol}",
+            ylabel="modelled seconds",
+            ylim=(0, 1.4 * max(floor.values())),
+        )
         axes.legend(fontsize=6)
     for axes in panels[len(groups) :]:
         axes.set_visible(False)
