@@ -18,8 +18,11 @@ from mpcvit.bench.networks import (
     random_checkpoint,
     random_images,
 )
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.classifier import Classifier
 from mpcvit.config import ModelConfig
 from mpcvit.cost.latency import WAN
+from mpcvit.data import Split
 from mpcvit.model.attention import relu_softmax_weights
 from mpcvit.profile import Network, Profile
 from mpcvit.records import Environment
@@ -175,6 +178,42 @@ def bench_precision(profile: Profile, *, progress: Progress) -> list[Row]:
             )
         progress("variances", index + 1, len(variances))
     return [{**row, **_here(None, profile)} for row in rows]
+
+
+def bench_agreement(
+    checkpoint: Checkpoint,
+    split: Split,
+    profile: Profile,
+    *,
+    images: int,
+    batch_size: int,
+    simulate: bool,
+    progress: Progress,
+) -> Row:
+    """How often private and plaintext predictions agree on test images."""
+    pixels = np.asarray(split.images[:images])
+    result = run(
+        checkpoint,
+        pixels,
+        profile,
+        batch_size=batch_size,
+        simulate=simulate,
+        progress=progress,
+    )
+    classifier = Classifier(checkpoint)
+    plain = classifier(classifier.preprocess(list(pixels)))
+    labels = np.asarray(split.labels[:images])
+    private_top, plain_top = result.logits.argmax(axis=1), plain.argmax(axis=1)
+    return {
+        "images": len(pixels),
+        "agree": int((private_top == plain_top).sum()),
+        "plain_right": int((plain_top == labels).sum()),
+        "private_right": int((private_top == labels).sum()),
+        "largest_logit_error": float(f"{np.abs(result.logits - plain).max():.4g}"),
+        "logit_range": float(f"{np.ptp(plain):.4g}"),
+        **_record_counts(result.record, profile),
+        **_here(checkpoint.model, profile),
+    }
 
 
 _SIDES = ((4, 17), (8, 65), (16, 257))

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, ConfigFile, Overrides, print_json
+from mpcvit.cli.options import (
+    AsJson,
+    ConfigFile,
+    DataFolder,
+    ModelFile,
+    Overrides,
+    print_json,
+)
 from mpcvit.cli.private import ProfileName
+from mpcvit.cli.running import load_test_images
 from mpcvit.config import load_config
 from mpcvit.errors import UserError, nearest
 from mpcvit.profile import load_profile
@@ -209,6 +217,53 @@ def precision(
             f"{row['attention']:<14} variance {row['variance']:>8g}  "
             f"relative error {row['relative_error']:.2e}  largest {row['largest_error']:.2e}"
         )
+
+
+@bench.command()
+def agreement(
+    model_file: ModelFile,
+    data: DataFolder = None,
+    profile: ProfileName = PAPER_PROFILE,
+    images: Annotated[int, typer.Option(min=1, help="Test images to classify.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 16,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Threads of one process, without a network.")
+    ] = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """How often private and plaintext predictions agree on real test images.
+
+    Example: mpcvit bench agreement runs/digits/model.safetensors --profile semi2k --simulate
+    """
+    from mpcvit.bench.secure import bench_agreement
+    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.records import write_rows
+    from mpcvit.report.live import counting
+
+    checkpoint, settings = Checkpoint.load(model_file), load_profile(profile)
+    with counting() as progress:
+        row = bench_agreement(
+            checkpoint,
+            load_test_images(checkpoint, data, progress),
+            settings,
+            images=images,
+            batch_size=batch_size,
+            simulate=simulate,
+            progress=progress,
+        )
+    row = {"model": str(model_file), **row}
+    if out is not None:
+        write_rows(out, [row])
+    if as_json:
+        print_json(row)
+        return
+    print(f"agree        {row['agree']} of {row['images']} images")
+    print(f"right        {row['plain_right']} in plaintext, {row['private_right']} privately")
+    print(f"logits       off by at most {row['largest_logit_error']}, of {row['logit_range']}")
+    print(f"cost         {row['exchanges']:,} exchanges, {row['sent_mb']:,.1f} MB sent")
+    if row["warning"]:
+        print(row["warning"])
 
 
 @app.command(name="profile")

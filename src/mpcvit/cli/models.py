@@ -1,6 +1,5 @@
 """`mpcvit evaluate`, `mpcvit show` and `mpcvit import`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ from mpcvit.cli.options import (
     print_json,
     read_lines,
 )
+from mpcvit.cli.running import load_test_images
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,37 +40,24 @@ def evaluate(
     split_cpu(batch_size)
 
     from mpcvit.checkpoint import Checkpoint
-    from mpcvit.config import DataSource
-    from mpcvit.data import load_split
     from mpcvit.model.vit import ViT
     from mpcvit.optim.devices import Devices
     from mpcvit.optim.evaluate import Evaluator
     from mpcvit.report.live import counting
 
     checkpoint = Checkpoint.load(model_file)
-    model = checkpoint.model
-    settings = checkpoint.data
-    if data is not None:
-        settings = replace(settings, source=DataSource.AUTO, path=str(data))
-    vit = ViT(model, checkpoint.architecture)
+    vit = ViT(checkpoint.model, checkpoint.architecture)
     evaluator = Evaluator(
         lambda parameters, images: vit.apply({"params": parameters}, images)[0],
         Devices(),
         batch_size,
     )
     with counting() as progress:
-        split = load_split(
-            settings,
-            "test",
-            image_size=model.image_size,
-            channels=model.channels,
-            classes=model.classes,
-            progress=progress,
-        )
+        split = load_test_images(checkpoint, data, progress)
         evaluation = evaluator(
             checkpoint.parameters,
             split,
-            settings,
+            checkpoint.data,
             lambda done, total: progress("evaluating", done, total),
         )
     if as_json:

@@ -1,6 +1,7 @@
 """What every command that trains shares: its run folder, its data and its progress."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,7 +12,8 @@ from mpcvit.errors import UserError
 from mpcvit.records import MODEL_FILE, SEARCH_FILE, STATE_FILE
 
 if TYPE_CHECKING:
-    from mpcvit.data import Dataset
+    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.data import Dataset, Split
     from mpcvit.optim.loop import Observer
 
 Out = Annotated[
@@ -50,6 +52,26 @@ def load_data(config: Config) -> "Dataset":
             classes=config.model.classes,
             progress=progress,
         )
+
+
+def load_test_images(
+    checkpoint: "Checkpoint", data: Path | None, progress: Callable[[str, int, int], None]
+) -> "Split":
+    """The test images of the data set that a model was trained on, or of another folder."""
+    from mpcvit.config import DataSource
+    from mpcvit.data import load_split
+
+    model, settings = checkpoint.model, checkpoint.data
+    if data is not None:
+        settings = replace(settings, source=DataSource.AUTO, path=str(data))
+    return load_split(
+        settings,
+        "test",
+        image_size=model.image_size,
+        channels=model.channels,
+        classes=model.classes,
+        progress=progress,
+    )
 
 
 def carry_out(

@@ -130,4 +130,5 @@ def _random(*shape: int) -> np.ndarray:
 
 
 def _init(module: Any, *arguments: Any, **settings: Any) -> Any:
-    return module.init(jax.random.key(0), *arguments, **settings).get("params", {})
+    arrays = (jnp.asarray(array, jnp.float32) for array in arguments)
+    return module.init(jax.random.key(0), *arrays, **settings)["params"]

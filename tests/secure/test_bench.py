@@ -1,0 +1,169 @@
+"""Probes, benches and the measured latency file, at tiny shapes in the simulator."""
+
+import csv
+import json
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.bench.latency import measure_latency
+from mpcvit.bench.networks import mixed, paper_networks
+from mpcvit.bench.secure import (
+    TEN_KINDS,
+    bench_breakdown,
+    bench_precision,
+)
+from mpcvit.config import Activation
+from mpcvit.cost.estimate import estimate
+from mpcvit.errors import UserError
+from mpcvit.profile import load_profile
+from mpcvit.runtime.components import attention_core, mlp
+from mpcvit.runtime.probe import probe
+from tests.cli.test_commands import invoke
+from tests.models import small_config
+
+K = AttentionKind
+SEMI2K = load_profile("semi2k-wan")
+
+
+def quiet(what, done, total):
+    pass
+
+
+def test_counts_of_single_operations():
+    """As SPU's own documentation of its kernels has them: a product opens and truncates."""
+    x = np.random.default_rng(0).standard_normal((7, 11)).astype(np.float32)
+    square = probe(lambda a: a * a, [x], SEMI2K)
+    assert (square.cost.exchanges, square.cost.sent_bytes) == (2, 20 * x.size)
+    relu = probe(jax.nn.relu, [x], SEMI2K)
+    assert (relu.cost.exchanges, relu.cost.sent_bytes) == (8, 72 * x.size)
+    np.testing.assert_allclose(relu.output, np.maximum(x, 0), atol=2**-16)
+
+
+@pytest.mark.parametrize("kind", [K.SCALING, K.RELU_SOFTMAX])
+def test_heads_share_exchanges_and_pay_their_own_bytes(kind):
+    """What the latency file rests on: cost is a line in the number of heads."""
+    config = small_config()
+    costs = []
+    for heads in (1, 2, 3):
+        component = attention_core(kind, config, heads)
+        costs.append(probe(component.function, component.inputs, SEMI2K).cost)
+    first, second, third = costs
+    assert third.exchanges - second.exchanges == second.exchanges - first.exchanges == 4
+    assert third.sent_bytes - second.sent_bytes == second.sent_bytes - first.sent_bytes
+
+
+def test_tokens_of_an_mlp_share_exchanges():
+    costs = []
+    for tokens in (1, 4, 7):
+        component = mlp(MlpForm.LINEAR_RELU, small_config(), tokens)
+        costs.append(probe(component.function, component.inputs, SEMI2K).cost)
+    assert len({cost.exchanges for cost in costs}) == 1
+    assert costs[2].sent_bytes - costs[1].sent_bytes == costs[1].sent_bytes - costs[0].sent_bytes
+
+
+def test_a_measured_table_prices_networks_that_it_did_not_run():
+    """Built from single heads and MLPs, it must give whole networks' counts exactly."""
+    config = small_config(activation=Activation.RELU)
+    table = measure_latency(config, SEMI2K, (K.SCALING, K.RELU_SOFTMAX))
+    for architecture in (
+        Architecture.uniform(K.RELU_SOFTMAX, depth=2, heads=3),
+        Architecture.uniform(K.SCALING, depth=2, heads=3, mlp=MlpForm.LINEAR),
+    ):
+        (counted,) = bench_rows(config, architecture)
+        priced = table.price(architecture)
+        assert priced.exchanges == pytest.approx(counted.exchanges, abs=1e-6)
+        assert priced.sent_bytes == pytest.approx(counted.sent_bytes, rel=1e-3)
+    assert table.source.startswith("measured")
+    assert "INSECURE" in table.details["warning"]
+    modelled = estimate(config).price(Architecture.uniform(K.SCALING, depth=2, heads=3))
+    measured = table.price(Architecture.uniform(K.SCALING, depth=2, heads=3))
+    assert modelled.exchanges == pytest.approx(measured.exchanges, rel=0.05)
+
+
+def bench_rows(config, architecture):
+    from mpcvit.bench.networks import random_checkpoint, random_images
+    from mpcvit.runtime.run import run
+
+    checkpoint = random_checkpoint(config, architecture)
+    yield run(checkpoint, random_images(config), SEMI2K, simulate=True).record
+
+
+def test_cheetah_has_no_rounds_to_price():
+    with pytest.raises(UserError, match="no rounds"):
+        measure_latency(small_config(), load_profile("cheetah-wan"), (K.SCALING,))
+
+
+def test_breakdown_of_softmax_names_its_three_parts():
+    config = replace(small_config(), heads=1, width=8)
+    rows = bench_breakdown(config, {"semi2k-wan": SEMI2K}, progress=quiet)
+    tables = {row["table"] for row in rows}
+    assert tables == {"block by heads", "block by tokens", "network", "softmax"}
+    parts = [row["part"] for row in rows if row["table"] == "softmax"]
+    assert parts == ["max", "exponential", "reciprocal"]
+
+
+def test_precision_of_relu_softmax_does_not_suffer_from_variance():
+    rows = bench_precision(SEMI2K, progress=quiet)
+    errors = {(row["attention"], row["variance"]): row["relative_error"] for row in rows}
+    for variance in (1.0, 10.0, 100.0):
+        assert errors["relu_softmax", variance] < 0.1 * errors["softmax", variance]
+
+
+def test_mixed_networks_keep_their_ratio():
+    config = small_config(depth=5)
+    for ratio, kept in ((0.1, 2), (0.5, 8), (1.0, 15)):
+        assert mixed(config, ratio).count(K.RELU_SOFTMAX) == kept
+    assert set(paper_networks(config)) >= {"softmax", "mpcvit-0.7", "mpcvit-plus-0.3", "the_x"}
+
+
+def test_profile_writes_a_file_that_search_reads(tmp_path):
+    from tests.unit.test_config import TINY
+
+    out = tmp_path / "latency.json"
+    printed = invoke("profile", TINY, "--out", out, "--kinds", "relu_softmax,scaling", "--json")
+    assert json.loads(printed.stdout)["latency"] == str(out)
+    searched = invoke(
+        *("search", TINY, "--latency", out, "--out", tmp_path / "search"),
+        *("--set", "search.epochs=1", "--json"),
+    )
+    assert json.loads(searched.stdout)["latency_source"].startswith("measured")
+    for arguments, message in (
+        (("--kinds", "sofmax"), "did you mean 'softmax'"),
+        (("--profile", "semi2k"), "names no network to price"),
+    ):
+        assert message in invoke("profile", TINY, "--out", out, *arguments, code=2).stderr
+
+
+def test_bench_commands_write_rows_and_figures(tmp_path):
+    config = tmp_path / "small.toml"
+    config.write_text(
+        'name = "cifar10-nano"\n[model]\nimage_size = 4\npatch_size = 2\nclasses = 3\n'
+        "depth = 1\nheads = 2\nwidth = 4\n[train]\nepochs = 1\n[data]\n"
+        "mean = [0.5, 0.5, 0.5]\nstd = [0.5, 0.5, 0.5]\n"
+    )
+    rows = {}
+    for name, arguments in (
+        ("attention", (config,)),
+        ("network", (config, "--networks", "softmax,scaling")),
+        ("layers", (config,)),
+        ("precision", ()),
+    ):
+        out = tmp_path / f"{name}.csv"
+        invoke("bench", name, *arguments, "--out", out)
+        with out.open() as file:
+            rows[name] = list(csv.DictReader(file))
+        assert out.with_suffix(".png").stat().st_size > 5_000
+    kinds = {row["attention"]: row for row in rows["attention"]}
+    assert list(kinds) == [kind.value for kind in TEN_KINDS]
+    assert kinds["softmax"]["paper_s"] == "6.82"
+    exchanges = [int(kinds[name]["exchanges"]) for name in ("scaling", "relu_softmax", "softmax")]
+    assert exchanges == sorted(exchanges)
+    assert [row["network"] for row in rows["network"]] == ["softmax", "scaling"]
+    assert [row["network"] for row in rows["layers"]] == ["softmax", "relu_softmax", "mpcvit-0.5"]
+    assert all("INSECURE" in row["warning"] for row in rows["network"])
+    refused = invoke("bench", "network", config, "--networks", "softmx", code=2).stderr
+    assert "did you mean 'softmax'" in refused
