@@ -24,3 +24,15 @@ def is_listening(address):
     host, port = address.rsplit(":", 1)
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
+
+
+def working_below(folder):
+    """Processes whose working folder lies below one."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd").startswith(f"{folder}/"):
+                found.append(int(entry))
+        except OSError:
+            continue  # it has just ended
+    return found

@@ -13,7 +13,7 @@ import pytest
 import mpcvit
 from mpcvit.errors import UserError
 from mpcvit.profile import Limits, Network, load_profile
-from tests.two_party.processes import children
+from tests.two_party.processes import children, working_below
 
 # so slow that every layer takes seconds
 SLOW = replace(
@@ -100,7 +100,7 @@ def test_parties_end_with_their_supervisor(tmp_path, checkpoint, pixels):
     assert supervisor.stdout is not None
     with supervisor.stdout:
         assert any(line == "running\n" for line in supervisor.stdout)
-        parties = _mentioning(str(tmp_path))
+        parties = working_below(tmp_path)
         supervisor.kill()
         supervisor.wait()
     assert len(parties) == 2
@@ -108,15 +108,3 @@ def test_parties_end_with_their_supervisor(tmp_path, checkpoint, pixels):
     while any(os.path.exists(f"/proc/{party}") for party in parties):
         assert time.monotonic() < deadline, "a party outlived its supervisor"
         time.sleep(0.05)
-
-
-def _mentioning(folder):
-    """Processes of the runtime that work below a folder."""
-    found = []
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd").startswith(folder):
-                found.append(int(entry))
-        except OSError:
-            continue
-    return found

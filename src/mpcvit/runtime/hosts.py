@@ -29,7 +29,7 @@ def require_protected(addresses: list[Address], *, encrypted: bool, allow_plaint
         host, _ = resolve(address)
         if not is_this_machine(host):
             raise UserError(
-                f"{address} is not on this machine, and without --tls everyone on the way could "
-                "read and change what passes; make certificates with `mpcvit certs`, or insist "
-                "with --allow-plaintext"
+                f"{address} reaches beyond this machine, where without --tls everyone on the way "
+                "could read and change what passes; make certificates with `mpcvit certs`, or "
+                "insist with --allow-plaintext"
             )

@@ -127,7 +127,9 @@ class Line:
         """The next message; raises OSError if none comes, PartyError if it is none of ours."""
         deadline = time.monotonic() + within_s
         while (message := self._next()) is None:
-            self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+            if (left_s := deadline - time.monotonic()) <= 0:
+                raise TimeoutError
+            self._connection.settimeout(left_s)
             if not (piece := self._connection.recv(_MOST_BYTES)):
                 raise ConnectionResetError("the other end hung up")
             self._unread += piece
@@ -222,9 +224,9 @@ def accept(
             connection = context.wrap_socket(connection, server_side=True)
             require_certified(connection, Role.DATA_OWNER)
         line = Line(connection)
-        return line, Hello.from_dict(line.receive(max(0.001, deadline - time.monotonic())))
+        return line, Hello.from_dict(line.receive(deadline - time.monotonic()))
     except TimeoutError:
-        message = f"said nothing for {within_s:g} s"
+        message = f"said no hello within {within_s:g} s"
     except ssl.SSLError as error:
         message = f"no TLS with an accepted certificate: {_reason(error)}"
     except OSError:

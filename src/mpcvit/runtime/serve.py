@@ -188,12 +188,16 @@ class _Server:
             with line:
                 visit.certificate = line.certified
                 visit.ended = self._decide(line, hello, peer[0], visit)
-        except (PartyError, OSError) as error:
+        except (UserError, OSError) as error:
             visit.ended = str(error)
+        except Exception as error:  # whatever it is, the next client is served
+            visit.ended = f"unexpected {type(error).__name__}"
         finally:
             connection.close()
         with self._log_lock:
             self._log(visit.to_visit(time.monotonic() - started))
+        if visit.is_served:
+            self._turn.release()
 
     def _hear_out(self, connection: socket.socket) -> tuple[Line, Hello]:
         if not self._strangers.acquire(blocking=False):
@@ -212,11 +216,9 @@ class _Server:
         if not self._turn.acquire(blocking=False):
             line.send(Answer(verdict=Verdict.BUSY).to_dict(), _HELLO_S)
             return "put off: another client is served"
-        try:
-            # the address it came from, so that a client cannot make this host dial others
-            return self._serve(line, f"{host}:{hello.link_port}", visit)
-        finally:
-            self._turn.release()
+        visit.is_served = True
+        # the address it came from, so that a client cannot make this host dial others
+        return self._serve(line, f"{host}:{hello.link_port}", visit)
 
     def _serve(self, line: Line, client: Address, visit: "_Visitor") -> str:
         if not self._attendant.is_alive:
@@ -264,6 +266,7 @@ class _Visitor:
     time: str
     certificate: str = ""
     ended: str = ""
+    is_served: bool = False  # holds the turn, until its line is in the log
     journal: Journal | None = None
 
     def to_visit(self, seconds: float) -> Visit:

@@ -262,11 +262,12 @@ class Session:
             self._report_stage(cost, batch)
         started = time.perf_counter()
         target = program.stages[-1].target
-        logits, received_bytes = self._engine.sharing.reveal_to(
+        logits, count = self._engine.sharing.reveal_to(
             Role.DATA_OWNER, self._engine.runtime.get_var(target), program.output_shape
         )
         self._engine.runtime.del_var(target)
-        self._report_stage(_transfer("output", 0, received_bytes, started), batch)
+        sent_bytes, received_bytes = (count, 0) if logits is None else (0, count)
+        self._report_stage(_transfer("output", sent_bytes, received_bytes, started), batch)
         self._batch += 1
         return logits
 

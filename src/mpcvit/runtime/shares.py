@@ -75,12 +75,14 @@ class Sharing:
     ) -> tuple[np.ndarray | None, int]:
         """The single door from secret to public: only `receiver` gets the value.
 
-        Every other party sends its share there and learns nothing.
+        Every other party sends its share there and learns nothing. Also gives
+        the bytes that passed.
         """
         channel = self._channel
         if channel.role is not receiver:
-            channel.send(receiver, pack([share]))
-            return None, 0
+            message = pack([share])
+            channel.send(receiver, message)
+            return None, len(message)
         shares, received_bytes = {channel.role: share}, 0
         for peer in channel.peers:
             theirs, count = self.take(peer, {"output": shape})
