@@ -98,7 +98,9 @@ def test_cheetah_has_no_rounds_to_price():
 
 def test_breakdown_of_softmax_names_its_three_parts():
     config = replace(small_config(), heads=1, width=8)
-    rows = bench_breakdown(config, {"semi2k-wan": SEMI2K}, most_tokens=20, progress=quiet)
+    rows = bench_breakdown(
+        config, {"semi2k-wan": SEMI2K}, most_tokens=20, measure=False, progress=quiet
+    )
     tables = {row["table"] for row in rows}
     assert tables == {"block by heads", "block by tokens", "network", "softmax"}
     parts = [row["part"] for row in rows if row["table"] == "softmax"]

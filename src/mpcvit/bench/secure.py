@@ -24,12 +24,12 @@ from mpcvit.config import ModelConfig
 from mpcvit.cost.latency import WAN
 from mpcvit.data import Split
 from mpcvit.model.attention import relu_softmax_weights
-from mpcvit.profile import Network, Profile
+from mpcvit.profile import Network, Profile, Protocol
 from mpcvit.records import Environment
 from mpcvit.run_record import RunRecord, StageCost
-from mpcvit.runtime.components import Component, attention_layer, block_parts, softmax_parts
-from mpcvit.runtime.probe import probe
-from mpcvit.runtime.run import run, run_part
+from mpcvit.runtime.components import block_parts, find_component, softmax_parts
+from mpcvit.runtime.probe import probe, probe_apart
+from mpcvit.runtime.run import run
 from mpcvit.runtime.stages import fit_fixed_point
 
 Progress = Callable[[str, int, int], None]
@@ -46,12 +46,8 @@ def bench_attention(
     for index, kind in enumerate(TEN_KINDS):
         architecture = Architecture.uniform(kind, depth=model.depth, heads=model.heads)
         fitted, _ = fit_fixed_point(model, architecture, profile)
-        layer = attention_layer(kind, fitted)
-        cost = probe(layer.function, layer.inputs, profile).cost
-        measured = None
-        if measure:
-            measured = run_part(random_checkpoint(model, architecture), profile).measured_s
-        rows.append({"attention": kind.value, **_counts(cost, profile), **_measured(measured)})
+        costs = _component(f"attention/{kind.value}", fitted, profile, measure=measure)
+        rows.append({"attention": kind.value, **costs})
         progress("attention kinds", index + 1, len(TEN_KINDS))
     return [{**row, **_here(model, profile)} for row in rows]
 
@@ -78,7 +74,7 @@ def bench_network(
         rows.append(
             {
                 "network": name,
-                **_record_counts(counted, profile),
+                **_counts(counted, profile),
                 **_measured(None if measured is None else measured.measured_s),
                 "peak_mb": ""
                 if measured is None
@@ -114,7 +110,12 @@ def bench_layers(model: ModelConfig, profile: Profile, *, progress: Progress) ->
 
 
 def bench_breakdown(
-    model: ModelConfig, profiles: Mapping[str, Profile], *, most_tokens: int, progress: Progress
+    model: ModelConfig,
+    profiles: Mapping[str, Profile],
+    *,
+    most_tokens: int,
+    measure: bool,
+    progress: Progress,
 ) -> list[Row]:
     """A block by heads and by tokens, a network by operation, and softmax by its parts."""
     by_tokens = (_with_patches(model, side) for side in (4, 8, 16))
@@ -122,22 +123,24 @@ def bench_breakdown(
         *(("heads", heads, replace(model, heads=heads)) for heads in (1, 2, 4, 8)),
         *(("tokens", one.tokens, one) for one in by_tokens if one.tokens <= most_tokens),
     ]
-    work: list[tuple[str, str, Any, Profile, str, Component, int]] = []
-    for name, profile in profiles.items():
+    work: list[tuple[str, str, Any, ModelConfig, str, int]] = []
+    for name in profiles:
         for varied, value, shape in shapes:
-            for part, component in block_parts(shape).items():
-                work.append((f"block by {varied}", name, value, profile, part, component, 1))
-        for part, component in block_parts(model).items():
-            work.append(("network", name, model.depth, profile, part, component, model.depth))
-        for part, component in softmax_parts(model).items():
-            work.append(("softmax", name, "", profile, part, component, 1))
+            parts = (f"block/{part}" for part in block_parts(shape))
+            work += [(f"block by {varied}", name, value, shape, part, 1) for part in parts]
+        parts = (f"block/{part}" for part in block_parts(model))
+        work += [("network", name, model.depth, model, part, model.depth) for part in parts]
+        parts = (f"softmax/{part}" for part in softmax_parts(model))
+        work += [("softmax", name, "", model, part, 1) for part in parts]
     rows = []
-    for index, (table, name, value, profile, part, component, times) in enumerate(work):
-        cost = probe(component.function, component.inputs, profile).cost
-        counts = _counts(cost, profile)
-        for column in ("exchanges", "sent_mb", "compute_s", "modelled_s"):
-            counts[column] = round(times * counts[column], 4)
-        rows.append({"table": table, "protocol": name, "value": value, "part": part, **counts})
+    for index, (table, name, value, shape, part, times) in enumerate(work):
+        costs = _component(part, shape, profiles[name], measure=measure)
+        scaled = {
+            column: round(times * cost, 4) if isinstance(cost, (int, float)) else cost
+            for column, cost in costs.items()
+        }
+        label = part.partition("/")[2]
+        rows.append({"table": table, "protocol": name, "value": value, "part": label, **scaled})
         progress("operations", index + 1, len(work))
     return [{**row, **_here(model, profiles[row["protocol"]])} for row in rows]
 
@@ -212,9 +215,17 @@ def bench_agreement(
         "private_right": int((private_top == labels).sum()),
         "largest_logit_error": float(f"{np.abs(result.logits - plain).max():.4g}"),
         "logit_range": float(f"{np.ptp(plain):.4g}"),
-        **_record_counts(result.record, profile),
+        **_counts(result.record, profile),
         **_here(checkpoint.model, profile),
     }
+
+
+def _component(name: str, model: ModelConfig, profile: Profile, *, measure: bool) -> Row:
+    """Counts from the simulator, and seconds from processes where asked."""
+    component = find_component(name, model)
+    cost = probe(component.function, component.inputs, profile).cost
+    measured = probe_apart(name, model, profile).seconds if measure else None
+    return {**_counts(cost, profile), **_measured(measured)}
 
 
 def _with_patches(model: ModelConfig, side: int) -> ModelConfig:
@@ -226,21 +237,15 @@ def _network_of(profile: Profile) -> Network:
     return profile.network if profile.network.is_emulated else WAN
 
 
-def _counts(cost: StageCost, profile: Profile) -> Row:
+def _counts(cost: StageCost | RunRecord, profile: Profile) -> Row:
     return {
         "exchanges": cost.exchanges,
         "sent_mb": round(cost.sent_bytes / 1e6, 4),
         "compute_s": round(cost.compute_s, 4),
-        "modelled_s": round(cost.modelled_s(_network_of(profile)), 4),
-    }
-
-
-def _record_counts(record: RunRecord, profile: Profile) -> Row:
-    return {
-        "exchanges": record.exchanges,
-        "sent_mb": round(record.sent_bytes / 1e6, 3),
-        "compute_s": round(record.compute_s, 3),
-        "modelled_s": round(record.modelled_s(_network_of(profile)), 3),
+        # Cheetah's many one-way messages are no rounds, so nothing can be modelled from them
+        "modelled_s": ""
+        if profile.protocol is Protocol.CHEETAH
+        else round(cost.modelled_s(_network_of(profile)), 4),
     }
 
 

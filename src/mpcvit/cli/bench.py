@@ -172,12 +172,13 @@ def breakdown(
     most_tokens: Annotated[
         int, typer.Option(help="Leave out blocks of more tokens, which take Cheetah long.")
     ] = 257,
+    measure: Measure = False,
     out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Where the seconds go: a block by heads and tokens, a network, softmax by its parts.
 
-    Cheetah's exchanges are no rounds, so its modelled seconds are an upper bound.
+    Cheetah's exchanges are no rounds, so its seconds are measured or absent.
 
     Example: mpcvit bench breakdown --profiles semi2k-wan --out results/secure/breakdown.csv
     """
@@ -188,7 +189,13 @@ def breakdown(
     config = load_config(config_file)
     settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
     with counting() as progress:
-        rows = bench_breakdown(config.model, settings, most_tokens=most_tokens, progress=progress)
+        rows = bench_breakdown(
+            config.model,
+            settings,
+            most_tokens=most_tokens,
+            measure=measure,
+            progress=progress,
+        )
     _tell(rows, "part", out, as_json, lambda path: draw_breakdown(path, rows))
 
 
@@ -385,8 +392,10 @@ def _tell(
         place = " ".join(str(row[name]) for name in ("table", "value", "layer") if name in row)
         line = (
             f"{row[label]:<18} {place:<18}{row['exchanges']:>8,} exchanges "
-            f"{row['sent_mb']:>10.2f} MB {row['modelled_s']:>9.2f} s modelled"
+            f"{row['sent_mb']:>10.2f} MB"
         )
+        if row["modelled_s"] != "":
+            line += f" {row['modelled_s']:>9.2f} s modelled"
         if row.get("measured_s"):
             line += f" {row['measured_s']:>8.2f} s measured"
         if row.get("paper_s"):

@@ -56,7 +56,7 @@ def draw_layers(path: Path, rows: Sequence[Row]) -> None:
 
 
 def draw_breakdown(path: Path, rows: Sequence[Row]) -> None:
-    """Stacked bars: each part's modelled seconds, a panel per table and protocol."""
+    """Stacked bars: each part's seconds, a panel per table and protocol."""
     from matplotlib.figure import Figure
 
     groups: dict[tuple[str, str], list[Row]] = {}
@@ -70,7 +70,7 @@ def draw_breakdown(path: Path, rows: Sequence[Row]) -> None:
         values = list(dict.fromkeys(str(row["value"]) for row in own))
         floor = dict.fromkeys(values, 0.0)
         for part in dict.fromkeys(row["part"] for row in own):
-            heights = {str(row["value"]): row["modelled_s"] for row in own if row["part"] == part}
+            heights = {str(row["value"]): _seconds(row) for row in own if row["part"] == part}
             axes.bar(
                 values,
                 [heights[value] for value in values],
@@ -82,13 +82,18 @@ def draw_breakdown(path: Path, rows: Sequence[Row]) -> None:
         # room above the bars for the legend
         axes.set(
             title=f"{table}, {protocol}",
-            ylabel="modelled seconds",
+            ylabel="seconds, measured" if own[0]["measured_s"] else "seconds, modelled",
             ylim=(0, 1.4 * max(floor.values())),
         )
         axes.legend(fontsize=6)
     for axes in panels[len(groups) :]:
         axes.set_visible(False)
     _save(figure, path)
+
+
+def _seconds(row: Row) -> float:
+    """Measured ones where there are any; compute alone where nothing else is known."""
+    return row["measured_s"] or row["modelled_s"] or row["compute_s"]
 
 
 def draw_precision(path: Path, rows: Sequence[Row]) -> None:

@@ -1,7 +1,6 @@
 """ModelCard: what both parties know of a model. Everything but its weights."""
 
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 from mpcvit.arch import Architecture
@@ -14,13 +13,6 @@ from mpcvit.storage import read_json
 FORMAT = "mpcvit-card/1"
 
 
-class Part(str, Enum):
-    """How much of a model is run."""
-
-    WHOLE = "whole"
-    ATTENTION = "attention"  # of the first layer, on tokens in place of images; to measure it
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
     """Shape, architecture, normalisation and class names of a model."""
@@ -29,16 +21,14 @@ class ModelCard:
     architecture: Architecture
     data: DataConfig
     classes: tuple[str, ...]
-    part: Part = Part.WHOLE
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, part: Part = Part.WHOLE) -> "ModelCard":
+    def of(cls, checkpoint: Checkpoint) -> "ModelCard":
         return cls(
             model=checkpoint.model,
             architecture=checkpoint.architecture,
             data=replace(checkpoint.data, path=""),
             classes=checkpoint.classes,
-            part=part,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,7 +38,6 @@ class ModelCard:
             "architecture": read_json(self.architecture.to_json(), "architecture"),
             "data": to_plain(self.data),
             "classes": list(self.classes),
-            "part": self.part.value,
         }
 
     @classmethod
@@ -62,12 +51,11 @@ class ModelCard:
                 architecture=Architecture.from_document(document["architecture"], "architecture"),
                 data=from_plain(DataConfig, document["data"], "data"),
                 classes=tuple(str(name) for name in document["classes"]),
-                part=Part(document["part"]),
             )
             model = card.model
             card.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
             if len(card.classes) != model.classes or len(card.data.mean) != model.channels:
                 raise UserError("its parts do not fit each other")
             return card
-        except (UserError, TypeError, KeyError, AttributeError, ValueError) as error:
+        except (UserError, TypeError, KeyError, AttributeError) as error:
             raise PartyError(f"the model owner's description cannot be used: {error}") from error

@@ -17,7 +17,7 @@ from mpcvit.errors import UserError
 from mpcvit.model.vit import init_parameters
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.stages import cut, fit_fixed_point, input_shape, parameter_names
+from mpcvit.runtime.stages import cut, fit_fixed_point, parameter_names
 from mpcvit.storage import replacing
 
 Shape = tuple[int, ...]
@@ -71,9 +71,9 @@ def compile_network(
     """Compile every stage of a model for a batch size. Needs no weights."""
     config, notes = fit_fixed_point(card.model, card.architecture, profile)
     whole = jax.eval_shape(lambda: init_parameters(config, card.architecture, seed=0))
-    shape = input_shape(config, card.part, batch)
+    shape = (batch, config.image_size, config.image_size, config.channels)
     x = jax.ShapeDtypeStruct(shape, jnp.float32)
-    stages, cuts = [], cut(config, card.architecture, card.part)
+    stages, cuts = [], cut(config, card.architecture)
     for index, stage in enumerate(cuts):
         parameters = stage.parameters(whole)
         leaves = jax.tree.leaves(parameters)

@@ -36,6 +36,19 @@ class Component:
         return cls(function=flat, inputs=tuple(np.asarray(leaf, np.float32) for leaf in leaves))
 
 
+def find_component(name: str, config: ModelConfig) -> Component:
+    """A component by a name that both sides of a measurement know, such as block/gelu."""
+    group, _, member = name.partition("/")
+    match group:
+        case "attention":
+            return attention_layer(AttentionKind(member), config)
+        case "block":
+            return block_parts(config)[member]
+        case "softmax":
+            return softmax_parts(config)[member]
+    raise KeyError(name)
+
+
 def attention_core(kind: AttentionKind, config: ModelConfig, heads: int) -> Component:
     """From queries, keys and values to outputs, for some heads of one kind."""
     config = replace(config, heads=heads, width=heads * config.head_dim)

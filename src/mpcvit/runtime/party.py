@@ -25,10 +25,10 @@ from mpcvit.config import from_plain
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.profile import Profile
-from mpcvit.runtime.card import ModelCard, Part
-from mpcvit.runtime.errors import PartyError
+from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.events import Event
 from mpcvit.runtime.link import connect
+from mpcvit.runtime.probe import measure_component
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.session import Report, classify, help_others, offer_model
 from mpcvit.runtime.tls import Credentials
@@ -83,17 +83,13 @@ def take_part(
         Credentials(folder=Path(folder)) if folder else None,
     )
     report({"event": "connected", "connect_s": time.perf_counter() - started})
-    part = Part(job.get("part", Part.WHOLE))
-    if checkpoint is not None:
-        offer_model(channel, profile, checkpoint, report, part)
+    if "component" in job:
+        measure_component(channel, profile, job["component"], job["shape"], report)
+    elif checkpoint is not None:
+        offer_model(channel, profile, checkpoint, report)
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
-            if card.part is not part:
-                raise PartyError(f"the model owner offers {card.part.value}, not {part.value}")
-            if part is not Part.WHOLE:
-                report({"event": "inputs", "resized": 0})
-                return _read_images(job["images"])
             inputs = make_inputs(_read_images(job["images"]), card.model, card.data)
             report({"event": "inputs", "resized": inputs.resized})
             return inputs.images

@@ -12,11 +12,9 @@ from mpcvit.data import list_pictures, make_inputs
 from mpcvit.errors import UserError
 from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
 from mpcvit.run_record import RunRecord
-from mpcvit.runtime.card import Part
 from mpcvit.runtime.events import Journal, Progress, make_record
 from mpcvit.runtime.processes import run_processes
 from mpcvit.runtime.roles import Role, roles_of
-from mpcvit.runtime.stages import input_shape
 
 if TYPE_CHECKING:
     from mpcvit.checkpoint import Checkpoint
@@ -93,29 +91,6 @@ def make_result(
         record=make_record(journal, roles, profile, transport=transport),
         resized=journal.find(Role.DATA_OWNER, "inputs")["resized"],
     )
-
-
-def run_part(checkpoint: "Checkpoint", profile: Profile) -> RunRecord:
-    """Measure one attention layer between processes, on random tokens."""
-    model, journal = checkpoint.model, Journal()
-    with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:
-        checkpoint.save(Path(name) / "model.safetensors")
-        rng = np.random.default_rng(0)
-        tokens = rng.standard_normal(input_shape(model, Part.ATTENTION, 1)).astype(np.float32)
-        np.save(Path(name) / "tokens.npy", tokens, allow_pickle=False)
-        own = {
-            Role.MODEL_OWNER: {
-                "model": str(Path(name) / "model.safetensors"),
-                "part": Part.ATTENTION.value,
-            },
-            Role.DATA_OWNER: {
-                "images": str(Path(name) / "tokens.npy"),
-                "batch_size": 1,
-                "part": Part.ATTENTION.value,
-            },
-        }
-        run_processes(own, profile, journal)
-    return make_record(journal, roles_of(profile.protocol), profile, transport="processes")
 
 
 def _run_apart(

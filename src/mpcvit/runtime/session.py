@@ -18,7 +18,7 @@ import spu
 from mpcvit.checkpoint import Checkpoint, flatten_parameters
 from mpcvit.profile import Profile, Protocol
 from mpcvit.run_record import StageCost
-from mpcvit.runtime.card import ModelCard, Part
+from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import Program, compile_function, compile_network
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.link import Channel, lost
@@ -65,17 +65,11 @@ class Request:
         return cls(images=images, batch_size=batch_size)
 
 
-def offer_model(
-    channel: Channel,
-    profile: Profile,
-    checkpoint: Checkpoint,
-    report: Report,
-    part: Part = Part.WHOLE,
-) -> None:
+def offer_model(channel: Channel, profile: Profile, checkpoint: Checkpoint, report: Report) -> None:
     """Take part as the model owner: learns how many images came, and nothing else."""
     session = Session(channel, profile, report)
     session.agree_on_terms()
-    card = ModelCard.of(checkpoint, part)
+    card = ModelCard.of(checkpoint)
     for peer in channel.peers:
         channel.send_json(peer, card.to_dict())
     request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))

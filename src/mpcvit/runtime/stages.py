@@ -14,9 +14,8 @@ import jax
 from mpcvit.arch import Architecture, AttentionKind
 from mpcvit.checkpoint import Parameters
 from mpcvit.config import ModelConfig
-from mpcvit.model.vit import Attention, Block, Embed, Head
+from mpcvit.model.vit import Block, Embed, Head
 from mpcvit.profile import Profile
-from mpcvit.runtime.card import Part
 
 _EPS_OF_KINDS = {
     "attention_eps": {AttentionKind.RELU_SOFTMAX, AttentionKind.QUAD2},
@@ -39,10 +38,8 @@ class Stage:
         return {part: whole[part] for part in self.parts}
 
 
-def cut(
-    config: ModelConfig, architecture: Architecture, part: Part = Part.WHOLE
-) -> tuple[Stage, ...]:
-    """The stages whose composition is the network, or a part of it."""
+def cut(config: ModelConfig, architecture: Architecture) -> tuple[Stage, ...]:
+    """The stages whose composition is the network."""
 
     def of_part(part: str, module: nn.Module, **settings: Any) -> Callable[[Parameters, Any], Any]:
         def apply(parameters: Parameters, x: Any) -> Any:
@@ -62,14 +59,6 @@ def cut(
         )
         for index, layer in enumerate(architecture.layers)
     )
-    if part is Part.ATTENTION:
-        attention = Attention(config, architecture.layers[0])
-
-        def attend(parameters: Parameters, x: Any) -> Any:
-            own = {"params": parameters["blocks_0"]["attention"]}
-            return attention.apply(own, x, train=False)[0]
-
-        return (Stage(name="attention", parts=("blocks_0",), function=attend),)
     embedding = Stage(name="embedding", parts=("embed",), function=of_part("embed", Embed(config)))
     return (embedding, *blocks, Stage(name="head", parts=("norm", "head"), function=head))
 
@@ -94,13 +83,6 @@ def fit_fixed_point(
         for name, value in changes.items()
     )
     return replace(config, **changes), notes
-
-
-def input_shape(config: ModelConfig, part: Part, batch: int) -> tuple[int, ...]:
-    """Images, or the tokens of a layer."""
-    if part is Part.ATTENTION:
-        return (batch, config.tokens, config.width)
-    return (batch, config.image_size, config.image_size, config.channels)
 
 
 def parameter_names(parameters: Parameters) -> list[str]:
