@@ -7,6 +7,7 @@ in threads, in processes and on two hosts.
 """
 
 import importlib.metadata
+import reprlib
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -128,9 +129,14 @@ def agree(channel: Channel, terms: Mapping[str, Any]) -> None:
             own, other = terms.get(name), theirs.get(name)
             if own != other:
                 raise PartyError(
-                    f"the parties differ in {name}: the {channel.role.value} has {own!r}, "
-                    f"the {peer.value} has {other!r}"
+                    f"the parties differ in {_shown(name)}: the {channel.role.value} has "
+                    f"{_shown(own)}, the {peer.value} has {_shown(other)}"
                 )
+
+
+def _shown(value: Any) -> str:
+    """A value for a sentence, however long a peer made it."""
+    return reprlib.repr(value).strip("'")
 
 
 class Session:
