@@ -7,7 +7,6 @@ in threads, in processes and on two hosts.
 """
 
 import importlib.metadata
-import reprlib
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -36,6 +35,7 @@ MakeImages = Callable[[ModelCard], np.ndarray]
 
 _PROTOCOL_VERSION = "mpcvit-session/1"
 _MOST_IMAGES = 1_000_000
+_MOST_SHOWN = 60  # characters
 _WARM_UP_SHAPE = (8, 8)
 
 
@@ -136,7 +136,8 @@ def agree(channel: Channel, terms: Mapping[str, Any]) -> None:
 
 def _shown(value: Any) -> str:
     """A value for a sentence, however long a peer made it."""
-    return reprlib.repr(value).strip("'")
+    text = repr(value).strip("'\"")  # repr, as a peer may send control characters
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 class Session:
