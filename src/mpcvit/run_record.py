@@ -1,9 +1,11 @@
 """RunRecord: what a private run cost, stage by stage and operation by operation.
 
 Bytes and exchanges are counted by SPU at the party that holds the images. An
-exchange is one message each way at once, and costs half a round trip; Cheetah
-sends many messages one way, so there exchanges are not rounds, and
-`modelled_s` is no estimate of its seconds.
+exchange is one message each way at once, and costs half a round trip. SEMI2K's
+counts depend on the program alone. ABY3's differ by a few per cent from run to
+run. Cheetah sends many messages one way and refills its stock of randomness now
+and then, so there exchanges are not rounds, and `modelled_s` is no estimate of
+its seconds.
 """
 
 import json

@@ -5,7 +5,7 @@ import pytest
 import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, MlpForm
 from mpcvit.run_record import RunRecord
-from mpcvit.runtime.trace import parse
+from mpcvit.runtime.trace import ProfileLog, parse
 from tests.models import random_pixels, small_checkpoint, small_config
 
 CONFIG = small_config()
@@ -77,3 +77,28 @@ def test_round_trip(record, tmp_path):
 def test_a_log_without_the_report_is_noticed():
     with pytest.raises(RuntimeError, match="no report of block_0"):
         parse("nothing\n", "block_0", "block 0", 0.0)
+
+
+REPORT = """\
+[Profiling] SPU execution {name} completed, input processing took 1e-06s, total time 0.5s.
+- pphlo.dot, executed 4 times, duration 0.25s, send bytes 90 recv bytes 90, send actions 8, \
+recv actions 8
+- pphlo.custom_call: mhlo.erf, executed 1 times, duration 0.1s, send bytes 9 recv bytes 9, \
+send actions 1, recv actions 1
+Link details: total send bytes 99, recv bytes 98, send actions 9, recv actions 9
+"""
+
+
+def test_a_log_is_read_piece_by_piece_and_through_a_change_of_files(tmp_path):
+    path = tmp_path / "spu.log"
+    log = ProfileLog(path)
+    path.write_text("start\n" + REPORT.format(name="embedding"))
+    cost = log.read("embedding", "embedding", compute_s=0.75)
+    assert (cost.sent_bytes, cost.received_bytes, cost.exchanges) == (99, 98, 9)
+    assert (cost.seconds, cost.compute_s) == (0.5, 0.5)
+    assert [operation.name for operation in cost.operations] == ["dot", "erf"]
+    with path.open("a") as file:
+        file.write(REPORT.format(name="block_0"))
+    assert log.read("block_0", "block 0", compute_s=0.25).compute_s == 0.25
+    path.write_text(REPORT.format(name="head"))  # a new, shorter file
+    assert log.read("head", "head", compute_s=0.25).exchanges == 9

@@ -45,8 +45,21 @@ def test_both_values_of_a_difference_are_shown():
 
     with pytest.raises(PartyError, match="differ in program") as error:
         run_in_threads(PROFILE, take_part)
-    assert "'abc'" in str(error.value)
-    assert "'xyz'" in str(error.value)
+    assert "the model owner has abc" in str(error.value)
+    assert "the data owner has xyz" in str(error.value)
+
+
+def test_a_peers_endless_answer_is_not_repeated():
+    def take_part(channel):
+        if channel.role is Role.MODEL_OWNER:
+            channel.send_json(Role.DATA_OWNER, {"program": "\033" * 100_000})
+        else:
+            agree(channel, {"program": "abc"})
+
+    with pytest.raises(PartyError, match="differ in program") as error:
+        run_in_threads(PROFILE, take_part)
+    assert len(str(error.value)) < 200
+    assert "\033" not in str(error.value)
 
 
 def test_other_fraction_bits_are_noticed_before_anything_secret_moves():

@@ -18,7 +18,7 @@ from mpcvit.profile import Limits, Protocol
 from mpcvit.runtime.link import connect
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.tls import Credentials
-name, ours, theirs, folder, session = sys.argv[1:]
+name, ours, theirs, folder, session, connect_s, silence_s = sys.argv[1:]
 print("ready", flush=True)
 sys.stdin.readline()
 role = Role(name)
@@ -28,7 +28,7 @@ try:
         role,
         Protocol.SEMI2K,
         {role: ours, peer: theirs},
-        Limits(connect_s=6.0, silence_s=3.0),
+        Limits(connect_s=float(connect_s), silence_s=float(silence_s)),
         session,
         Credentials(folder=Path(folder)) if folder else None,
     )
@@ -61,23 +61,28 @@ def certificates(tmp_path_factory):
 class Pair:
     """Two parties, started and held back until `meet`."""
 
-    def __init__(self, folder, server_folder, client_folder, sessions=("one", "one")):
-        server, client = free_addresses(2)
-        client = client.replace("127.0.0.1", "127.0.0.2")
-        self._parties = [
-            subprocess.Popen(
-                [sys.executable, "-c", PARTY, name, ours, theirs, str(own or ""), session],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=folder,
-                text=True,
-            )
-            for name, ours, theirs, own, session in (
-                ("model owner", server, client, server_folder, sessions[0]),
-                ("data owner", client, server, client_folder, sessions[1]),
-            )
-        ]
+    def __init__(self, folder, server, client, *, sessions=("one", "one"), connect_s, silence_s):
+        addresses = free_addresses(2)
+        ours, theirs = addresses[0], addresses[1].replace("127.0.0.1", "127.0.0.2")
+        self._errors = folder / "errors"
+        with self._errors.open("wb") as errors:
+            self._parties = [
+                subprocess.Popen(
+                    [
+                        *(sys.executable, "-c", PARTY, *arguments, session),
+                        *(str(connect_s), str(silence_s)),
+                    ],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    cwd=folder,
+                    text=True,
+                )
+                for arguments, session in (
+                    (("model owner", ours, theirs, str(server)), sessions[0]),
+                    (("data owner", theirs, ours, str(client or "")), sessions[1]),
+                )
+            ]
 
     def wait(self):
         for party in self._parties:
@@ -89,28 +94,47 @@ class Pair:
             party.stdin.flush()
 
     def last_words(self):
+        """What both say in the end, and whether a TLS handshake failed."""
         words = [
             next(line.strip() for line in party.stdout if line.startswith(("heard", "failed")))
             for party in self._parties
         ]
         for party in self._parties:
             party.communicate(timeout=60)
-        return words
+        return words, b"Fail to SSL_do_handshake" in self._errors.read_bytes()
+
+
+PATIENT = {"connect_s": 60.0, "silence_s": 60.0}
+WRONG = {
+    "foreign": ("pair/server", "foreign/client"),
+    "mixed": ("pair/server", "mixed"),
+    "expired": ("past/server", "past/client"),
+    "none": ("pair/server", None),
+}
 
 
 @pytest.fixture(scope="module")
 def last_words(certificates, tmp_path_factory):
-    """What the two parties of each pair say in the end; all pairs meet at once, to save time."""
+    """The end of each pair; all meet at once, to save time."""
+    right = (certificates / "pair" / "server", certificates / "pair" / "client")
     pairs = {
-        name: Pair(tmp_path_factory.mktemp(name), certificates / server, client, sessions)
-        for name, server, client, sessions in (
-            ("right", "pair/server", certificates / "pair/client", ("one", "one")),
-            ("foreign", "pair/server", certificates / "foreign/client", ("one", "one")),
-            ("mixed", "pair/server", certificates / "mixed", ("one", "one")),
-            ("expired", "past/server", certificates / "past/client", ("one", "one")),
-            ("none", "pair/server", None, ("one", "one")),
-            ("other session", "pair/server", certificates / "pair/client", ("one", "other")),
-        )
+        "right": Pair(tmp_path_factory.mktemp("right"), *right, **PATIENT),
+        "other session": Pair(
+            tmp_path_factory.mktemp("session"),
+            *right,
+            sessions=("one", "other"),
+            **{**PATIENT, "silence_s": 5.0},
+        ),
+        **{
+            name: Pair(
+                tmp_path_factory.mktemp(name),
+                certificates / server,
+                client and certificates / client,
+                connect_s=6.0,
+                silence_s=5.0,
+            )
+            for name, (server, client) in WRONG.items()
+        },
     }
     for pair in pairs.values():
         pair.wait()
@@ -120,17 +144,18 @@ def last_words(certificates, tmp_path_factory):
 
 
 def test_a_pair_hears_each_other(last_words):
-    assert last_words["right"] == ["heard b'a secret'"] * 2
+    assert last_words["right"][0] == ["heard b'a secret'"] * 2
 
 
-@pytest.mark.parametrize("name", ["foreign", "mixed", "expired", "none"])
+@pytest.mark.parametrize("name", WRONG)
 def test_others_hear_nothing(last_words, name):
-    heard = last_words[name]
+    heard, handshake_failed = last_words[name]
     assert not any("heard" in words for words in heard)
     assert heard[0].startswith("failed: no connection to the data owner")
+    assert handshake_failed
 
 
 def test_another_session_hears_nothing(last_words):
     """The name of a session is a secret of its parties, and it keeps strangers out."""
-    sentence = "failed: another party sent nothing for 3 s; the run was given up"
-    assert last_words["other session"] == [sentence] * 2
+    sentence = "failed: another party sent nothing for 5 s; the run was given up"
+    assert last_words["other session"][0] == [sentence] * 2

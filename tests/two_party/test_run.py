@@ -28,6 +28,15 @@ def test_two_processes_agree_with_plaintext_and_simulator(checkpoint, pixels, ad
     assert result.record.set_up.received_bytes > 8 * checkpoint.parameter_count
 
 
+def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, addresses):
+    result = mpcvit.run(checkpoint, pixels[:1])
+    plain = Classifier(checkpoint)
+    assert_close(result.logits, plain(plain.preprocess(list(pixels[:1]))), FXP18)
+    assert result.record.profile["protocol"] == "CHEETAH"
+    assert result.record.set_up.warm_up_s > 0
+    assert result.record.notes == ()
+
+
 def test_three_processes(checkpoint, pixels, addresses):
     result = mpcvit.run(checkpoint, pixels[:1], "aby3")
     plain = Classifier(checkpoint)

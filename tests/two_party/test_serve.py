@@ -131,8 +131,25 @@ def free_port():
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, checkpoint):
     server = Served(tmp_path_factory.mktemp("served"), checkpoint)
-    yield server
-    server.close()
+    try:
+        yield server
+        server.close()
+    finally:
+        server.process.kill()
+
+
+@pytest.fixture
+def doomed(tmp_path, pixels):
+    """Starts a client that will not get to its end."""
+    clients = []
+
+    def start(served):
+        clients.append(Doomed(served, pixels, tmp_path))
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -226,8 +243,8 @@ def test_clients_one_after_another(served, checkpoint, pixels, expected, batch_s
     )
 
 
-def test_a_client_that_vanishes(served, pixels, expected, tmp_path):
-    client = Doomed(served, pixels, tmp_path)
+def test_a_client_that_vanishes(served, pixels, expected, doomed):
+    client = doomed(served)
     with pytest.raises(UserError, match="is busy with another client"):
         served.dial(served.certificates / "client", within_s=0.5)
     client.kill()
@@ -237,8 +254,8 @@ def test_a_client_that_vanishes(served, pixels, expected, tmp_path):
     is_served(served, pixels, expected)
 
 
-def test_a_party_that_dies(served, pixels, expected, tmp_path):
-    client = Doomed(served, pixels, tmp_path)
+def test_a_party_that_dies(served, pixels, expected, doomed):
+    client = doomed(served)
     os.kill(served.party(), signal.SIGKILL)
     message = client.end()
     assert "ended the session" in message or "connection to its peer was lost" in message
@@ -283,11 +300,14 @@ def test_another_profile_is_refused_with_both_values(served, pixels):
     assert ended.startswith("refused: the parties differ in profile's fraction_bits")
 
 
-def test_a_server_that_is_stopped(tmp_path_factory, tmp_path, checkpoint, pixels):
+def test_a_server_that_is_stopped(tmp_path_factory, checkpoint, doomed):
     """In the middle of a session: both ends say so, and nothing is left."""
     served = Served(tmp_path_factory.mktemp("stopped"), checkpoint)
-    client = Doomed(served, pixels, tmp_path)
-    served.close()
+    try:
+        client = doomed(served)
+        served.close()
+    finally:
+        served.process.kill()
     assert served.next_visit()["ended"] == "the server was stopped"
     message = client.end()
     assert "ended the session" in message or "connection to its peer was lost" in message

@@ -3,7 +3,7 @@
 import pytest
 
 from mpcvit.errors import UserError
-from mpcvit.storage import replacing, require_room, write_text
+from mpcvit.storage import replacing, replacing_folder, require_room, write_text
 
 
 def test_failure_leaves_the_old_file(tmp_path):
@@ -18,6 +18,27 @@ def test_failure_leaves_the_old_file(tmp_path):
     with pytest.raises(RuntimeError):
         fail()
     assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folders_are_whole_or_absent_too(tmp_path):
+    path = tmp_path / "folder"
+
+    def fill(text, *, fail):
+        with replacing_folder(path) as temporary:
+            (temporary / "file.txt").write_text(text)
+            if fail:
+                raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fill("half", fail=True)
+    assert list(tmp_path.iterdir()) == []
+    fill("old", fail=False)
+    with pytest.raises(RuntimeError):
+        fill("half", fail=True)
+    assert (path / "file.txt").read_text() == "old"
+    fill("new", fail=False)
+    assert (path / "file.txt").read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
 
 

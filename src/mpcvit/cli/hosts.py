@@ -1,6 +1,10 @@
 """`mpcvit certs`, `mpcvit serve` and `mpcvit predict`: private inference between two hosts."""
 
 import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,13 +119,7 @@ def serve(
 
     Example: mpcvit serve model.safetensors --listen model.example.org:9000 --tls certs/server
     """
-    import signal
-    import threading
-
     settings = load_profile(profile)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
 
     def started() -> None:
         if settings.warning:
@@ -133,18 +131,34 @@ def serve(
 
     from mpcvit.runtime.serve import serve as stage
 
-    stage(
-        model_file,
-        listen=listen,
-        tls=tls,
-        profile=settings,
-        link_port=link_port,
-        allow_plaintext=allow_plaintext,
-        max_clients=max_clients,
-        stop=stop,
-        started=started,
-        log=log,
-    )
+    with _until_stopped() as stop:
+        stage(
+            model_file,
+            listen=listen,
+            tls=tls,
+            profile=settings,
+            link_port=link_port,
+            allow_plaintext=allow_plaintext,
+            max_clients=max_clients,
+            stop=stop,
+            started=started,
+            log=log,
+        )
+
+
+@contextmanager
+def _until_stopped() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, in place of what they do otherwise."""
+    stop = threading.Event()
+    former = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from mpcvit.runtime.roles import Role
 
 _SESSION = "mpcvit-session/1"
 _PACKAGES = ("mpcvit", "spu", "jax")
-_SHOWN = 60
+_MOST_SHOWN = 60  # characters
 
 Terms = Mapping[str, Any]
 
@@ -27,15 +27,14 @@ def difference(own_role: Role, own: Terms, peer: Role, theirs: Terms) -> str:
     for name in (*own, *theirs):
         mine, other = own.get(name), theirs.get(name)
         if mine != other:
-            label = name if name in own else _shown(name)
             return (
-                f"the parties differ in {label}: the {own_role.value} has {_shown(mine)}, "
+                f"the parties differ in {_shown(name)}: the {own_role.value} has {_shown(mine)}, "
                 f"the {peer.value} has {_shown(other)}"
             )
     return ""
 
 
 def _shown(value: Any) -> str:
-    """On one line and short, as a peer could send anything."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    """A value for a sentence, however long a peer made it."""
+    text = repr(value).strip("'\"")  # repr, as a peer may send control characters
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -5,6 +5,7 @@ executable ends in a report on the process's log, which is sent to a file here.
 The log belongs to the process, so one runtime in it may be profiled at a time.
 """
 
+import atexit
 import re
 import shutil
 import tempfile
@@ -36,11 +37,13 @@ class ProfileLog:
 
     def read(self, executable: str, name: str, compute_s: float) -> StageCost:
         """The cost of the executable that has just run."""
-        with self.path.open(encoding="utf-8", errors="replace") as file:
+        with self.path.open("rb") as file:
+            if self.path.stat().st_size < self.offset:  # SPU has begun a new file
+                self.offset = 0
             file.seek(self.offset)
             text = file.read()
-            self.offset = file.tell()
-        return parse(text, executable, name, compute_s)
+        self.offset += len(text)
+        return parse(text.decode(errors="replace"), executable, name, compute_s)
 
 
 def parse(text: str, executable: str, name: str, compute_s: float) -> StageCost:
@@ -72,8 +75,6 @@ def parse(text: str, executable: str, name: str, compute_s: float) -> StageCost:
 @cache
 def profile_log() -> ProfileLog:
     """Send this process's SPU log into a file of its own, once."""
-    import atexit
-
     folder = Path(tempfile.mkdtemp(prefix="mpcvit-spu-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     options = libspu.logging.LogOptions()
