@@ -24,7 +24,7 @@ layers: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/pytest --numprocesses 2 --quiet
+	$(BIN)/pytest --numprocesses 2 --dist worksteal --quiet
 
 demo: $(READY)
 	$(BIN)/mpcvit train configs/digits.toml --fresh

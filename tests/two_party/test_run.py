@@ -45,10 +45,10 @@ def test_three_processes(checkpoint, pixels, addresses):
 
 
 def test_modelled_seconds_are_those_of_the_emulated_network(checkpoint, pixels, addresses):
-    """Within 15 %; the best of three, as the machine may be busy with other things."""
+    """Within 15 %; the best of five, as the machine may be busy with other things."""
     profile = load_profile("semi2k-wan")
     ratios = []
-    for _ in range(3):
+    for _ in range(5):
         record = mpcvit.run(checkpoint, pixels[:1], profile).record
         ratios.append(record.measured_s / record.modelled_s(profile.network))
         if abs(ratios[-1] - 1) < 0.15:

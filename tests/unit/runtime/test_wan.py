@@ -12,8 +12,10 @@ from mpcvit.profile import Network
 from mpcvit.runtime.roles import split_address
 from mpcvit.runtime.wan import Relay, Route
 
-# A shared machine may stop any process for a while, so the best of some attempts counts.
-ATTEMPTS = 5
+# A busy machine makes any single attempt late, and none early: the quickest tells what the
+# relay itself adds, and that none is quicker than asked is exact.
+PINGS = 200
+TRANSFERS = 12
 WITHIN = 0.05
 
 
@@ -76,21 +78,21 @@ def ping(connection):
     return time.perf_counter() - started
 
 
-def closest(measure, expected):
-    """The relative error of the best attempt."""
-    errors = []
-    for _ in range(ATTEMPTS):
-        errors.append(abs(measure() / expected - 1))
-        if errors[-1] < WITHIN:
+def quickest(measure, expected, attempts):
+    """The quickest attempt as a ratio to what is expected; stops at the first that is close."""
+    ratios = []
+    for _ in range(attempts):
+        ratios.append(measure() / expected)
+        if ratios[-1] < 1 + WITHIN:
             break
-    return min(errors)
+    return min(ratios)
 
 
 def test_ping(relay):
     _, address = relay(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
     with dial(address) as connection:
         ping(connection)
-        assert closest(lambda: statistics.median(ping(connection) for _ in range(9)), 0.04) < WITHIN
+        assert 1 <= quickest(lambda: ping(connection), 0.04, PINGS) < 1 + WITHIN
 
 
 def test_bulk_is_shared_by_all_connections_of_a_direction(relay):
@@ -118,7 +120,7 @@ def test_bulk_is_shared_by_all_connections_of_a_direction(relay):
 
     with dial(address) as one, dial(address) as two, dial(address) as three:
         connections = [one, two, three]
-        assert closest(transfer, expected) < WITHIN
+        assert 1 - WITHIN < quickest(transfer, expected, TRANSFERS) < 1 + WITHIN
 
 
 def test_order_is_kept_under_jitter(relay):
@@ -135,8 +137,9 @@ def test_jitter_delays(relay):
     _, address = relay(jitter_ms=20.0)
     with dial(address) as connection:
         pings = [ping(connection) for _ in range(20)]
-    # two delays between 0 and 20 ms each
-    assert 0.005 < statistics.mean(pings) < 0.08
+    # two delays between 0 and 20 ms each, and whatever a busy machine adds
+    assert statistics.mean(pings) > 0.005
+    assert min(pings) < 0.04
 
 
 def test_a_cut_is_noticed_and_leaves_no_port(relay):
