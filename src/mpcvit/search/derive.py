@@ -248,7 +248,7 @@ def _knapsack(
 
     >>> _knapsack(values=[[0, 2, 3], [0, 2, 3]], seconds=[[0, 1, 4], [0, 1, 4]],
     ...           budget_s=5, refuse=lambda least_s: UserError(""))
-    (1, 2)
+    (2, 1)
     """
     costs = [[math.ceil(round(s * 1e9, 3)) for s in options] for options in seconds]
     least = sum(min(options) for options in costs)

@@ -74,8 +74,9 @@ def log_without_speed(folder):
     return [{k: v for k, v in row.items() if k not in speed} for row in read_log(folder)]
 
 
-@pytest.mark.parametrize("stop_at", [4, 11, 17])  # 11 steps make an epoch
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(  # 11 steps make an epoch
+    ("stop_at", "number"), [(4, signal.SIGINT), (11, signal.SIGTERM), (17, signal.SIGINT)]
+)
 def test_resumed_run_ends_bit_equal(uninterrupted, dataset, tmp_path, stop_at, number):
     with pytest.raises(StoppedError, match=f"stopped after step {stop_at} of 22"):
         train(tiny(), dataset, tmp_path, observers=[StopAt(stop_at, number)])
