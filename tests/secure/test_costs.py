@@ -1,11 +1,15 @@
 """What is counted: the same every time, stage by stage, and by every way of running."""
 
+import threading
+import time
+
 import pytest
 
 import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, MlpForm
 from mpcvit.run_record import RunRecord
-from mpcvit.runtime.trace import ProfileLog, parse
+from mpcvit.runtime import trace
+from mpcvit.runtime.trace import ProfileLog
 from tests.models import random_pixels, small_checkpoint, small_config
 
 CONFIG = small_config()
@@ -74,11 +78,6 @@ def test_round_trip(record, tmp_path):
     assert RunRecord.load(tmp_path / "record.json") == record
 
 
-def test_a_log_without_the_report_is_noticed():
-    with pytest.raises(RuntimeError, match="no report of block_0"):
-        parse("nothing\n", "block_0", "block 0", 0.0)
-
-
 REPORT = """\
 [Profiling] SPU execution {name} completed, input processing took 1e-06s, total time 0.5s.
 - pphlo.dot, executed 4 times, duration 0.25s, send bytes 90 recv bytes 90, send actions 8, \
@@ -87,6 +86,31 @@ recv actions 8
 send actions 1, recv actions 1
 Link details: total send bytes 99, recv bytes 98, send actions 9, recv actions 9
 """
+
+
+def test_a_log_without_the_report_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace, "_WRITTEN_WITHIN_S", 0.01)
+    path = tmp_path / "spu.log"
+    path.write_text(REPORT.format(name="embedding"))
+    with pytest.raises(RuntimeError, match="no report of block_0"):
+        ProfileLog(path).read("block_0", "block 0", compute_s=0.0)
+
+
+def test_a_report_that_comes_late_or_after_another_is_waited_for(tmp_path):
+    path = tmp_path / "spu.log"
+    path.write_text(REPORT.format(name="left_over"))
+    whole = REPORT.format(name="probe")
+
+    def write_late():
+        for part in (whole[:120], whole[120:]):
+            time.sleep(0.05)
+            with path.open("a") as file:
+                file.write(part)
+
+    writer = threading.Thread(target=write_late)
+    writer.start()
+    assert ProfileLog(path).read("probe", "probe", compute_s=0.0).exchanges == 9
+    writer.join()
 
 
 def test_a_log_is_read_piece_by_piece_and_through_a_change_of_files(tmp_path):

@@ -9,6 +9,7 @@ import atexit
 import re
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,9 @@ _LINK = re.compile(
 )
 
 
+_WRITTEN_WITHIN_S = 10.0
+
+
 @dataclass
 class ProfileLog:
     """SPU's log, read piece by piece."""
@@ -36,20 +40,42 @@ class ProfileLog:
     offset: int = 0
 
     def read(self, executable: str, name: str, compute_s: float) -> StageCost:
-        """The cost of the executable that has just run."""
+        """The cost of the executable that has just run.
+
+        SPU's logger may write a moment after the run has ended, and the log may
+        begin with what a run that failed had left to say.
+        """
+        text, patience = "", time.monotonic() + _WRITTEN_WITHIN_S
+        while (found := find_report(text, executable)) is None:
+            if time.monotonic() > patience:
+                raise RuntimeError(f"SPU's log has no report of {executable}")
+            if fresh := self._unread():
+                text += fresh
+            else:
+                time.sleep(0.001)
+        return parse(found, name, compute_s)
+
+    def _unread(self) -> str:
         with self.path.open("rb") as file:
             if self.path.stat().st_size < self.offset:  # SPU has begun a new file
                 self.offset = 0
             file.seek(self.offset)
             text = file.read()
         self.offset += len(text)
-        return parse(text.decode(errors="replace"), executable, name, compute_s)
+        return text.decode(errors="replace")
 
 
-def parse(text: str, executable: str, name: str, compute_s: float) -> StageCost:
-    ended, link = _ENDED.search(text), _LINK.search(text)
-    if ended is None or link is None or ended[1] != executable:
-        raise RuntimeError(f"SPU's log has no report of {executable}")
+def find_report(text: str, executable: str) -> str | None:
+    """The last whole report of an executable in the text of a log."""
+    begins = [ended.start() for ended in _ENDED.finditer(text) if ended[1] == executable]
+    if not begins or not (link := _LINK.search(text, begins[-1])):
+        return None
+    return text[begins[-1] : link.end()]
+
+
+def parse(report: str, name: str, compute_s: float) -> StageCost:
+    ended, link = _ENDED.search(report), _LINK.search(report)
+    assert ended and link, "a whole report"
     operations = [
         OperationCost(
             name=operation,
@@ -58,7 +84,7 @@ def parse(text: str, executable: str, name: str, compute_s: float) -> StageCost:
             exchanges=int(exchanges),
             seconds=float(seconds),
         )
-        for operation, executions, seconds, sent_bytes, exchanges in _OPERATION.findall(text)
+        for operation, executions, seconds, sent_bytes, exchanges in _OPERATION.findall(report)
     ]
     seconds = float(ended[2])
     return StageCost(
