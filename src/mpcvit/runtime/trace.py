@@ -75,7 +75,8 @@ def find_report(text: str, executable: str) -> str | None:
 
 def parse(report: str, name: str, compute_s: float) -> StageCost:
     ended, link = _ENDED.search(report), _LINK.search(report)
-    assert ended and link, "a whole report"
+    assert ended is not None, "a report begins with its executable"
+    assert link is not None, "a report ends with the link's totals"
     operations = [
         OperationCost(
             name=operation,
