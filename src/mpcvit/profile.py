@@ -14,7 +14,10 @@ from mpcvit.errors import UserError, nearest
 
 SHIPPED = Path(__file__).parent / "profiles"
 SECURE_DEFAULT = "cheetah"  # two parties, and nobody to trust
-_AGREED = ("protocol", "ring_bits", "fraction_bits", "dealer", "truncation")
+_AGREED = (
+    *("protocol", "ring_bits", "fraction_bits", "dealer"),
+    *("truncation", "reuse_weight_masks"),
+)
 
 
 class Protocol(str, Enum):
@@ -100,6 +103,7 @@ class Profile:
     fraction_bits: int = 18
     dealer: Dealer = Dealer.NONE
     truncation: Truncation = Truncation.FAITHFUL
+    reuse_weight_masks: bool = False  # open a weight once, not anew for every batch
     network: Network = field(default_factory=Network)
     limits: Limits = field(default_factory=Limits)
 
@@ -129,6 +133,8 @@ class Profile:
                 'truncation = "local" needs SEMI2K and ring_bits = 128: in a smaller ring it '
                 "ruins an inference far too often, and other protocols truncate in their own way"
             )
+        if self.reuse_weight_masks and self.protocol is not Protocol.SEMI2K:
+            raise UserError("'reuse_weight_masks' needs SEMI2K: other protocols open no weights")
 
     @property
     def resolution(self) -> float:

@@ -9,12 +9,14 @@ and needs none. Heads are put in the order of their kinds. All of it in float64.
 import math
 from typing import Any
 
+import jax
 import numpy as np
 
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.checkpoint import Parameters
 from mpcvit.config import BlockForm, ModelConfig, NormForm, Pooling
 from mpcvit.lower.heads import order_heads
+from mpcvit.model.vit import init_parameters
 
 Weights = dict[str, Any]
 
@@ -32,6 +34,13 @@ def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters
         }
     weights["head"] = _after_norm(exact["norm"], exact["head"]["kernel"], exact["head"]["bias"])
     return _float32(weights)
+
+
+def weight_shapes(config: ModelConfig, architecture: Architecture) -> Weights:
+    """The tree that `fold` gives, of zeros: shapes are public."""
+    shapes = jax.eval_shape(lambda: init_parameters(config, architecture, seed=0))
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+    return fold(config, architecture, zeros)
 
 
 def mlp_forms(layer: LayerArchitecture) -> frozenset[MlpForm]:

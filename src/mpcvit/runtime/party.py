@@ -20,10 +20,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import from_plain
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
+from mpcvit.lower.program import Model, load_model
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard, Part
 from mpcvit.runtime.errors import PartyError
@@ -45,12 +45,12 @@ def main() -> None:
 
     try:
         job = _read_line(lines)
-        checkpoint = _load_model(job)
+        model = _load_model(job)
         report({"event": "ready"})
         meeting = _read_line(lines)
         watcher = threading.Thread(target=_end_with_supervisor, args=(lines,), daemon=True)
         watcher.start()
-        take_part(job, checkpoint, meeting, report)
+        take_part(job, model, meeting, report)
         # the others' last receipts must find this process, or theirs would come down
         watcher.join()
     except UserError as error:
@@ -65,7 +65,7 @@ def main() -> None:
 
 def take_part(
     job: Mapping[str, Any],
-    checkpoint: Checkpoint | None,
+    model: Model | None,
     meeting: Mapping[str, Any],
     report: Report,
 ) -> None:
@@ -84,8 +84,8 @@ def take_part(
     )
     report({"event": "connected", "connect_s": time.perf_counter() - started})
     part = Part(job.get("part", Part.WHOLE))
-    if checkpoint is not None:
-        offer_model(channel, profile, checkpoint, report, part)
+    if model is not None:
+        offer_model(channel, profile, model, report, part)
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
@@ -106,8 +106,8 @@ def take_part(
     report({"event": "done"})
 
 
-def _load_model(job: Mapping[str, Any]) -> Checkpoint | None:
-    return Checkpoint.load(Path(job["model"])) if "model" in job else None
+def _load_model(job: Mapping[str, Any]) -> Model | None:
+    return load_model(Path(job["model"])) if "model" in job else None
 
 
 def _read_images(places: Any) -> Any:

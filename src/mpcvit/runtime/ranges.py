@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core
 
-from mpcvit.arch import Architecture
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import ModelConfig
+from mpcvit.lower.program import Model
 from mpcvit.profile import Profile
-from mpcvit.runtime.stages import cut, fit_fixed_point
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.stages import Stage, stage_network
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # where primitives keep the programs they call
 
@@ -38,15 +37,15 @@ class Overflow:
 
 
 def representable(
-    checkpoint: Checkpoint, images: np.ndarray, profile: Profile
+    model: Model, images: np.ndarray, profile: Profile
 ) -> tuple[Overflow, ...]:
     """The first value of each stage that would wrap around the ring; empty if none would.
 
     `images` are normalised float32, as `Classifier.preprocess` makes them.
     """
-    config, _ = fit_fixed_point(checkpoint.model, checkpoint.architecture, profile)
+    stages = stage_network(ModelCard.of(model), profile).stages
     found = []
-    for stage, values in _values(config, checkpoint.architecture, checkpoint.parameters, images):
+    for stage, values in _values(stages, model.parameters, images):
         for operation, largest in values:
             if not largest < profile.magnitude_limit:  # also NaN
                 limit = profile.magnitude_limit
@@ -58,12 +57,12 @@ def representable(
 
 
 def _values(
-    config: ModelConfig, architecture: Architecture, parameters: Any, images: np.ndarray
+    network: tuple[Stage, ...], parameters: Any, images: np.ndarray
 ) -> list[tuple[str, list[tuple[str, float]]]]:
     """For every stage, the largest magnitude of each operation's result, in order."""
     x: Any = jnp.asarray(images)
     stages = []
-    for stage in cut(config, architecture):
+    for stage in network:
         own = stage.parameters(parameters)
         traced = jax.make_jaxpr(stage.function)(own, x)
         values: list[tuple[str, float]] = []

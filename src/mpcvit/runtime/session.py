@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import spu
 
-from mpcvit.checkpoint import Checkpoint, flatten_parameters
+from mpcvit.checkpoint import flatten_parameters
+from mpcvit.lower.program import Model
 from mpcvit.profile import Profile, Protocol
 from mpcvit.run_record import StageCost
 from mpcvit.runtime.card import ModelCard, Part
@@ -68,19 +69,19 @@ class Request:
 def offer_model(
     channel: Channel,
     profile: Profile,
-    checkpoint: Checkpoint,
+    model: Model,
     report: Report,
     part: Part = Part.WHOLE,
 ) -> None:
     """Take part as the model owner: learns how many images came, and nothing else."""
     session = Session(channel, profile, report)
     session.agree_on_terms()
-    card = ModelCard.of(checkpoint, part)
+    card = ModelCard.of(model, part)
     for peer in channel.peers:
         channel.send_json(peer, card.to_dict())
     request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
     session.prepare(card, request)
-    session.share_weights(flatten_parameters(checkpoint.parameters))
+    session.share_weights(flatten_parameters(model.parameters))
     for batch in request.batches:
         session.infer(batch)
     session.finish()

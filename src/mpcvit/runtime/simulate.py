@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.checkpoint import Checkpoint
+from mpcvit.lower.program import Model
 from mpcvit.profile import Profile
 from mpcvit.runtime.events import Event, Journal
 from mpcvit.runtime.link import Channel, connect_in_memory
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.session import MakeImages, classify, help_others, offer_model
+from mpcvit.runtime.trace import profile_log
 
 one_at_a_time = threading.Lock()  # SPU's log belongs to the process
 
 
 def simulate(
-    checkpoint: Checkpoint,
+    model: Model,
     make_images: MakeImages,
     profile: Profile,
     *,
@@ -33,7 +34,7 @@ def simulate(
         report({"event": "connected", "connect_s": 0.0})
         match channel.role:
             case Role.MODEL_OWNER:
-                return offer_model(channel, profile, checkpoint, report)
+                return offer_model(channel, profile, model, report)
             case Role.DATA_OWNER:
                 return classify(channel, profile, make_images, batch_size, report)
             case Role.HELPER:
@@ -45,6 +46,7 @@ def simulate(
 
 def run_in_threads(profile: Profile, take_part: Callable[[Channel], Any]) -> dict[Role, Any]:
     """Call a function once per role, each in a thread with a channel of its own."""
+    profile_log()  # before any thread compiles: SPU's log must not be set up while in use
     results: dict[Role, Any] = {}
     failures: list[BaseException] = []
 
