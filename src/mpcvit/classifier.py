@@ -13,7 +13,7 @@ from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import ModelConfig
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
-from mpcvit.lower.program import SecureProgram, load_model
+from mpcvit.lowering.program import SecureProgram, load_model
 from mpcvit.model.vit import ViT
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from mpcvit.arch import Architecture
 from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
 from mpcvit.errors import UserError
-from mpcvit.lower.plan import Plan
-from mpcvit.lower.program import Model, SecureProgram
+from mpcvit.lowering.plan import Plan
+from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.runtime.errors import PartyError
 from mpcvit.storage import read_json
 

@@ -23,7 +23,7 @@ import numpy as np
 from mpcvit.config import from_plain
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
-from mpcvit.lower.program import Model, load_model
+from mpcvit.lowering.program import Model, load_model
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard, Part
 from mpcvit.runtime.errors import PartyError

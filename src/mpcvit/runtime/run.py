@@ -10,7 +10,7 @@ import numpy as np
 
 from mpcvit.data import list_pictures, make_inputs
 from mpcvit.errors import UserError
-from mpcvit.lower.engine import read_engine
+from mpcvit.lowering.engine import read_engine
 from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
 from mpcvit.run_record import RunRecord
 from mpcvit.runtime.card import Part
@@ -22,7 +22,7 @@ from mpcvit.runtime.stages import input_shape
 if TYPE_CHECKING:
     from mpcvit.checkpoint import Checkpoint
     from mpcvit.classifier import Classifier
-    from mpcvit.lower.program import Model, SecureProgram
+    from mpcvit.lowering.program import Model, SecureProgram
     from mpcvit.runtime.card import ModelCard
 
 AnyModel: TypeAlias = "str | Path | Classifier | Checkpoint | SecureProgram"
@@ -184,7 +184,7 @@ def own_images(images: list[Path] | np.ndarray, folder: Path) -> dict[str, Any]:
 
 def _loaded(model: AnyModel) -> "Model":
     from mpcvit.classifier import Classifier
-    from mpcvit.lower.program import load_model
+    from mpcvit.lowering.program import load_model
 
     if isinstance(model, str | Path):
         return load_model(Path(model))

@@ -16,7 +16,7 @@ import numpy as np
 import spu
 
 from mpcvit.checkpoint import flatten_parameters
-from mpcvit.lower.program import Model
+from mpcvit.lowering.program import Model
 from mpcvit.profile import Profile, Protocol
 from mpcvit.run_record import StageCost
 from mpcvit.runtime.card import ModelCard, Part

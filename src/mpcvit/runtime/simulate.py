@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.lower.program import Model
+from mpcvit.lowering.program import Model
 from mpcvit.profile import Profile
 from mpcvit.runtime.events import Event, Journal
 from mpcvit.runtime.link import Channel, connect_in_memory

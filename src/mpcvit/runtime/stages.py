@@ -14,9 +14,9 @@ import jax
 from mpcvit.arch import Architecture, AttentionKind
 from mpcvit.checkpoint import Parameters
 from mpcvit.config import ModelConfig
-from mpcvit.lower import network as lowered
-from mpcvit.lower.fold import weight_shapes
-from mpcvit.lower.plan import Plan
+from mpcvit.lowering import network as lowered
+from mpcvit.lowering.fold import weight_shapes
+from mpcvit.lowering.plan import Plan
 from mpcvit.model.vit import Attention, Block, Embed, Head, init_parameters
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard, Part
@@ -71,9 +71,7 @@ def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
     def of_block(index: int) -> Callable[[Parameters, Any], Any]:
         def apply(parameters: Parameters, x: Any) -> Any:
             own, queries = parameters[f"blocks_{index}"], lowered.queries_of(config, index)
-            return lowered.block(
-                config, layers[index], plan.layers[index], own, x, queries=queries
-            )
+            return lowered.block(config, layers[index], plan.layers[index], own, x, queries=queries)
 
         return apply
 

@@ -22,10 +22,10 @@ from mpcvit.checkpoint import Checkpoint, digest, flatten_parameters, read_tenso
 from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
-from mpcvit.lower.engine import DESCRIPTION, EngineChoice
-from mpcvit.lower.fold import Weights, weight_shapes
-from mpcvit.lower.network import forward
-from mpcvit.lower.plan import Plan
+from mpcvit.lowering.engine import DESCRIPTION, EngineChoice
+from mpcvit.lowering.fold import Weights, weight_shapes
+from mpcvit.lowering.network import forward
+from mpcvit.lowering.plan import Plan
 from mpcvit.records import Provenance
 from mpcvit.storage import read_json, replacing_folder
 

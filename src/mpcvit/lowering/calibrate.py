@@ -9,10 +9,10 @@ from jax import Array, lax
 
 from mpcvit.arch import Architecture, MlpForm
 from mpcvit.config import ModelConfig, NormForm
-from mpcvit.lower.even_chain import EVEN_ACTIVATIONS
-from mpcvit.lower.fold import Weights, mlp_forms
-from mpcvit.lower.heads import order_heads
-from mpcvit.lower.network import forward
+from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS
+from mpcvit.lowering.fold import Weights, mlp_forms
+from mpcvit.lowering.heads import order_heads
+from mpcvit.lowering.network import forward
 from mpcvit.model.layers import activate
 
 _BATCH = 64

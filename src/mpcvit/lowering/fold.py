@@ -15,7 +15,7 @@ import numpy as np
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.checkpoint import Parameters
 from mpcvit.config import BlockForm, ModelConfig, NormForm, Pooling
-from mpcvit.lower.heads import order_heads
+from mpcvit.lowering.heads import order_heads
 from mpcvit.model.vit import init_parameters
 
 Weights = dict[str, Any]

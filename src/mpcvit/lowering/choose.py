@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 
 from mpcvit.config import ModelConfig
-from mpcvit.lower.calibrate import Range, Ranges
-from mpcvit.lower.even_chain import EvenChain, fit_even_chain
-from mpcvit.lower.inverse_root import InverseRoot, fit_inverse_root
-from mpcvit.lower.plan import LayerPlan, Plan
-from mpcvit.lower.reciprocal import Reciprocal, fit_reciprocal
+from mpcvit.lowering.calibrate import Range, Ranges
+from mpcvit.lowering.even_chain import EvenChain, fit_even_chain
+from mpcvit.lowering.inverse_root import InverseRoot, fit_inverse_root
+from mpcvit.lowering.plan import LayerPlan, Plan
+from mpcvit.lowering.reciprocal import Reciprocal, fit_reciprocal
 
 
 @dataclass(frozen=True, kw_only=True)

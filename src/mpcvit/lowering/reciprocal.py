@@ -1,6 +1,7 @@
 """1 / x over a calibrated interval, in as few exchanges as its degree allows."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -64,7 +65,7 @@ class Reciprocal:
         peaks, width = self._peaks(), self.high - self.low
         c = (self.high + self.low) / width - x * (2 / width)
         y = None
-        for index, (peak, next_peak) in enumerate(zip(peaks, peaks[1:], strict=False)):
+        for index, (peak, next_peak) in enumerate(pairwise(peaks)):
             factor = (2 * peak * peak / next_peak) + c * (2 * peak / next_peak)
             if y is None:
                 y, c = factor * (2 / (self.high + self.low)), 2 * (c * c) - 1

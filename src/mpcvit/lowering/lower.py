@@ -8,12 +8,16 @@ import numpy as np
 from mpcvit.checkpoint import Checkpoint
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
-from mpcvit.lower.calibrate import calibrate
-from mpcvit.lower.choose import Margins, Tolerances, choose
-from mpcvit.lower.engine import choose_engine
-from mpcvit.lower.fold import fold
-from mpcvit.lower.program import SecureProgram
+from mpcvit.lowering.calibrate import calibrate
+from mpcvit.lowering.choose import Margins, Tolerances, choose
+from mpcvit.lowering.engine import choose_engine, require_safe
+from mpcvit.lowering.fold import fold
+from mpcvit.lowering.program import SecureProgram
+from mpcvit.lowering.values import observe
 from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
+
+_WATCHED = 8  # images whose every product is looked at
+_ROOM = 64.0  # how much larger than theirs other images' products may be
 
 
 def lower(
@@ -39,7 +43,7 @@ def lower(
         raise UserError("there is no image to calibrate with")
     weights = fold(config, architecture, checkpoint.parameters)
     ranges, _ = calibrate(config, architecture, weights, np.asarray(inputs))
-    return SecureProgram(
+    program = SecureProgram(
         model=config,
         architecture=architecture,
         data=checkpoint.data,
@@ -49,6 +53,18 @@ def lower(
         parameters=weights,
         provenance=checkpoint.provenance,
     )
+    require_safe(program.engine, **products_of(program, inputs[:_WATCHED]))
+    return program
+
+
+def products_of(program: SecureProgram, images: np.ndarray) -> dict[str, float]:
+    """How many numbers an inference truncates, and the largest of them, with room to spare."""
+    _, values = observe(program.logits, program.parameters, images)
+    own = [value for value in values if value.operation in ("mul", "dot_general")]
+    return {
+        "products": sum(value.size for value in own) / len(images),
+        "largest": _ROOM * max(value.largest for value in own),
+    }
 
 
 def _checkpoint(model: Any) -> Checkpoint:

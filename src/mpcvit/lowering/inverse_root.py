@@ -1,6 +1,7 @@
 """1 / sqrt(x + eps) over a calibrated interval, by one Chebyshev series."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from jax import Array
 from numpy.polynomial import chebyshev
 
 from mpcvit.errors import UserError
-from mpcvit.lower.approximation import largest_error
+from mpcvit.lowering.approximation import largest_error
 
 _DEPTHS = range(1, 9)
 
@@ -92,7 +93,7 @@ def fit_inverse_root(low: float, high: float, eps: float, tolerance: float) -> I
     raise UserError(f"no series on [{low:g}, {high:g}] is within {tolerance:g} of 1 / sqrt(x)")
 
 
-def _relative_fit(value, degree: int) -> np.ndarray:  # noqa: ANN001
+def _relative_fit(value: Callable[[np.ndarray], np.ndarray], degree: int) -> np.ndarray:
     """Coefficients with the smallest largest relative error, by Lawson's reweighting."""
     z = np.cos(np.linspace(0, np.pi, 32 * degree + 1))
     exact = value(z)

@@ -8,10 +8,10 @@ from jax import Array
 
 from mpcvit.config import Activation
 from mpcvit.errors import UserError
-from mpcvit.lower.approximation import Approximation, read_number, read_numbers
-from mpcvit.lower.even_chain import EvenChain
-from mpcvit.lower.inverse_root import InverseRoot
-from mpcvit.lower.reciprocal import Reciprocal
+from mpcvit.lowering.approximation import Approximation, read_number, read_numbers
+from mpcvit.lowering.even_chain import EvenChain
+from mpcvit.lowering.inverse_root import InverseRoot
+from mpcvit.lowering.reciprocal import Reciprocal
 
 Function = Callable[[Array], Array]
 

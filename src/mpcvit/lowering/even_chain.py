@@ -13,7 +13,7 @@ from scipy.special import erf, expit
 
 from mpcvit.config import Activation
 from mpcvit.errors import UserError
-from mpcvit.lower.approximation import largest_error
+from mpcvit.lowering.approximation import largest_error
 
 EVEN_ACTIVATIONS = (Activation.GELU, Activation.GELU_TANH, Activation.GELU_SIGMOID)
 

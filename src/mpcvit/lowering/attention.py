@@ -6,8 +6,8 @@ import numpy as np
 from jax import Array, lax
 
 from mpcvit.config import ModelConfig
-from mpcvit.lower.heads import HeadOrder
-from mpcvit.lower.plan import Function
+from mpcvit.lowering.heads import HeadOrder
+from mpcvit.lowering.plan import Function
 
 
 def attend(
@@ -110,9 +110,7 @@ def _weights(scores: Array, queries: int, order: HeadOrder, config: ModelConfig)
         parts.append(jax.nn.relu(_rows(scores, rectified, queries)))
     if squared:
         own = _rows(scores, squared, queries)
-        offset = [
-            config.quad2_offset if place in order.normalised else 0.0 for place in squared
-        ]
+        offset = [config.quad2_offset if place in order.normalised else 0.0 for place in squared]
         own = own + np.repeat(np.asarray(offset, np.float32), queries)[None, :, None]
         parts.append(own * own)
     rest = range(len(rectified) + len(squared), len(order.heads))
