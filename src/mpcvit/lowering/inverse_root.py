@@ -71,9 +71,11 @@ class InverseRoot:
 def fit_inverse_root(low: float, high: float, eps: float, tolerance: float) -> InverseRoot:
     """The shortest series that keeps a relative error.
 
-    >>> fit_inverse_root(0.5, 5.0, 1e-5, tolerance=1e-3).exchanges
+    >>> fit_inverse_root(0.5, 5.0, 1e-5, tolerance=2e-3).exchanges
     3
     """
+    if not 0 <= low < high or low + eps <= 0:
+        raise UserError(f"1 / sqrt(x) cannot be fitted on [{low:g}, {high:g}]")
     for depth in _DEPTHS:
         degree = 2**depth
 

@@ -51,8 +51,8 @@ class Reciprocal:
 
     @property
     def max_error(self) -> float:
-        """Of the polynomial, with room for rounding."""
-        return 1 / self._peaks()[-1] + 2.0**-16
+        """Of the polynomial, with room for rounding: z resolves `low` to high / low parts."""
+        return 1 / self._peaks()[-1] + 2.0**-16 + 2.0**-23 * self.high / self.low
 
     def _peaks(self) -> list[float]:
         """t_1, t_2, t_4, ... up to t_N."""

@@ -1,7 +1,10 @@
 """All parties as threads of one process: quick, exact in bytes and exchanges, and not private."""
 
+import os
+import shutil
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,9 +63,18 @@ def run_in_threads(profile: Profile, take_part: Callable[[Channel], Any]) -> dic
     threads = [threading.Thread(target=act, args=(port,), daemon=True) for port in ports]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads) and not failures:
-        for thread in threads:
-            thread.join(timeout=0.05)
+    try:
+        while any(thread.is_alive() for thread in threads) and not failures:
+            for thread in threads:
+                thread.join(timeout=0.05)
+    finally:
+        _remove_masks()
     if failures:
         raise failures[0]
     return results
+
+
+def _remove_masks() -> None:
+    """Reused masks lie where the process runs; a party's own process has a folder for that."""
+    for folder in Path.cwd().glob(f"BeaverCache.{os.getpid()}.*"):
+        shutil.rmtree(folder, ignore_errors=True)
