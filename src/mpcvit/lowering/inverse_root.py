@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -68,6 +69,7 @@ class InverseRoot:
         return 1 / np.sqrt(np.asarray(x, np.float64) + self.eps)
 
 
+@cache
 def fit_inverse_root(low: float, high: float, eps: float, tolerance: float) -> InverseRoot:
     """The shortest series that keeps a relative error.
 
