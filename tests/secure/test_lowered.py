@@ -100,6 +100,45 @@ def test_all_scaling_takes_two_products():
     assert block.exchanges == layer.norm1.exchanges + layer.norm2.exchanges + 4 + 5
 
 
+def exchanges_of(layer, *names):
+    return sum(getattr(layer, name).exchanges for name in names)
+
+
+def test_softmax_needs_no_comparison():
+    heads = (K.SOFTMAX, K.LINFORMER, K.SOFTMAX)
+    program = lowered(
+        Architecture(layers=(LayerArchitecture(heads=heads, mlp=MlpForm.FUSED),)), qkv_bias=True
+    )
+    result, expected = run(program)
+    assert_close(result.logits, expected, FXP26)
+    (layer,) = program.plan.layers
+    stand_ins = exchanges_of(layer, "norm1", "exponential", "temper", "denominator", "norm2")
+    # both norms' own, products of matrices, Linformer's; a product, a square and a division
+    assert stages(result.record, 0)["block 0"].exchanges == stand_ins + 4 + 5 + 1 + 3
+
+
+def test_rows_of_every_kind_share_exchanges():
+    kinds = list(K)
+    rows = [tuple(kinds[(4 * head + token) % 11] for token in range(10)) for head in range(3)]
+    mixed = LayerArchitecture(heads=tuple(rows), mlp=MlpForm.FUSED)
+    last = LayerArchitecture(heads=(K.XNORM, K.THE_X, K.RELU6), mlp=MlpForm.FUSED)
+    program = lowered(Architecture(layers=(mixed, last)))
+    result, expected = run(program)
+    assert_close(result.logits, expected, FXP26)
+    for index, of_softmax in ((0, 3), (1, 0)):
+        layer = program.plan.layers[index]
+        names = ["norm1", "norm2", "cube"]
+        if of_softmax:
+            names += ["exponential", "temper", "denominator"]
+        lengths = max(layer.query_length.exchanges, layer.product_length.exchanges)
+        expected = exchanges_of(layer, *names) + lengths
+        expected += 4 + 5 + 9  # norms, products of matrices, a ReLU
+        expected += 2 + 2  # XNorm's products of matrices, its square and product
+        expected += 3 + 2 * 9 + 1  # THE-X's network, and the product with what it gives
+        expected += 3 if of_softmax else 0  # Linformer's product, softmax's product and square
+        assert stages(result.record, 0)[f"block {index}"].exchanges == expected
+
+
 def test_the_same_program_under_another_protocol():
     architecture = Architecture.uniform(K.RELU_SOFTMAX, depth=1, heads=3, mlp=MlpForm.FUSED)
     program = lowered(architecture, profile="aby3")

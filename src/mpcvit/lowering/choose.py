@@ -21,6 +21,7 @@ class Tolerances:
     exponential: float = 2e-3
     temper: float = 0.05  # which cancels: the denominator is that of what it gives
     cube: float = 1e-2
+    length: float = 5e-3
     denominator: float = 5e-3
     activation: float = 1e-3
 
@@ -32,7 +33,7 @@ class Margins:
     norm: float = 1.5
     exponential: float = 3.0  # of exp(x)
     cube: float = 1.25
-    length: float = 2.0
+    length: float = 1.5
     denominator: float = 1.5
     activation: float = 1.15
 
@@ -79,8 +80,8 @@ def choose(
             return None
         high = max(seen.high, 1e-6) * margins.length
         # what is shorter is scaled by about as much as the shortest of the interval
-        low = max(seen.low_share / margins.length, 2e-4 * high)
-        return fit_inverse_root(low, high, config.xnorm_eps, tolerances.norm)
+        low = max(seen.low_share / margins.length, 1e-3 * high)
+        return fit_inverse_root(low, high, config.xnorm_eps, tolerances.length)
 
     def denominator(seen: Range | None, *, is_tempered: bool) -> Reciprocal | None:
         if seen is None:

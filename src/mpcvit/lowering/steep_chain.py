@@ -27,6 +27,7 @@ _SHAPES = {
     Steep.EXP: [(2, 0), (3, 0), *((3, squarings) for squarings in range(1, 10))],
     Steep.RECTIFIED_CUBE: [(2, 0), (3, 0), (4, 0)],
 }
+_WIDEST = {2: 3.0, 3: 9.0}  # intervals on which a chain of so many products can meet exp
 _REACH = 1 / 8  # of the interval's width, below it
 
 
@@ -104,8 +105,8 @@ def fit_steep_chain(function: Steep, low: float, high: float, tolerance: float) 
     3
     """
     for products, squarings in _SHAPES[function]:
-        if (high - low) / 2**squarings > 4 * products**2:
-            continue  # too wide for any chain of this length
+        if function is Steep.EXP and (high - low) / 2**squarings > _WIDEST[products]:
+            continue
         found = _fit(function, low, high, tolerance, products, squarings)
         if found.max_error <= tolerance and _is_tame(found):
             return found
