@@ -108,7 +108,9 @@ class AttentionLayer:
         blocks = jnp.stack([kv[:, i : i + size, i : i + size] for i in places], axis=1)
         crossed = sum(part.kind is AttentionKind.XNORM for part in parts)
         if crossed:
-            scaled_rows, scaled_blocks = self._cross_normalise(rows[:, :crossed], blocks[:, :crossed])
+            scaled_rows, scaled_blocks = self._cross_normalise(
+                rows[:, :crossed], blocks[:, :crossed]
+            )
             rows = jnp.concatenate([scaled_rows, rows[:, crossed:]], axis=1)
             blocks = jnp.concatenate([scaled_blocks, blocks[:, crossed:]], axis=1)
         outputs = _product_by_head(rows, blocks)
@@ -276,9 +278,7 @@ def _together(function: Callable[..., Array], *operands: Sequence[Array]) -> lis
     flat = [jnp.concatenate([array.ravel() for array in arrays]) for arrays in operands]
     ends = np.cumsum([array.size for array in operands[0]])[:-1]
     pieces = jnp.split(function(*flat), ends)
-    return [
-        piece.reshape(array.shape) for piece, array in zip(pieces, operands[0], strict=True)
-    ]
+    return [piece.reshape(array.shape) for piece, array in zip(pieces, operands[0], strict=True)]
 
 
 def _square(x: Array) -> Array:

@@ -110,6 +110,4 @@ def _solved(
     draft = Chain(left=tuple(left), right=tuple(right), output=(0.0,) * (3 + len(sizes)))
     terms = np.stack([np.ones_like(z), *draft.terms(z)], axis=1)
     output = np.linalg.lstsq(terms * weights[:, None], target * weights, rcond=None)[0]
-    return Chain(
-        left=draft.left, right=draft.right, output=tuple(float(value) for value in output)
-    )
+    return Chain(left=draft.left, right=draft.right, output=tuple(float(value) for value in output))

@@ -89,8 +89,9 @@ def choose(
         high = max(seen.high, 1e-3) * margins.denominator
         # lower ones fade out, so that the few there are need not be paid for
         low = max(seen.low_share, 1e-4 * high)
-        if is_tempered:
-            low *= (1 - tolerances.temper) ** 2
+        if is_tempered:  # known without an image: from 1 to the number of keys
+            low = min(low, 1.0) * (1 - tolerances.temper) ** 2
+            high = max(high, config.tokens * (1 + tolerances.temper) ** 2)
         return fit_reciprocal(low, high, tolerances.denominator)
 
     def activation(seen: Range | None) -> EvenChain | None:

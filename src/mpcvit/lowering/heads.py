@@ -68,6 +68,8 @@ def score_scale(config: ModelConfig, kind: AttentionKind) -> float:
 def folded_scale(config: ModelConfig, choice: HeadChoice) -> float:
     """The part of `score_scale` that a head's query weights take: all, if it is of one kind."""
     kinds = kinds_of(choice)
-    return score_scale(config, next(iter(kinds))) if len(kinds) == 1 else 1 / math.sqrt(
-        config.head_dim
+    return (
+        score_scale(config, next(iter(kinds)))
+        if len(kinds) == 1
+        else 1 / math.sqrt(config.head_dim)
     )

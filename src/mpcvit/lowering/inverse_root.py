@@ -66,7 +66,9 @@ class InverseRoot:
         return 1 / np.sqrt(np.asarray(x, np.float64) + self.eps)
 
 
-def invert_roots(functions: Sequence[Callable[[Array], Array]], arrays: Sequence[Array]) -> list[Array]:
+def invert_roots(
+    functions: Sequence[Callable[[Array], Array]], arrays: Sequence[Array]
+) -> list[Array]:
     """Several inverse roots, each of its own array, in the exchanges of the longest."""
     roots = [function for function in functions if isinstance(function, InverseRoot)]
     if len(roots) < len(functions):  # exact ones, whose exchanges nobody counts

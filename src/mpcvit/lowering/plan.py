@@ -149,6 +149,4 @@ def _decode(document: Any, kind: type) -> Any:
             squarings=read_number(document["squarings"], "squarings", int),
             **chain,
         )
-    return EvenChain(
-        activation=Activation(document["activation"]), bound=number("bound"), **chain
-    )
+    return EvenChain(activation=Activation(document["activation"]), bound=number("bound"), **chain)

@@ -73,7 +73,9 @@ def test_inverse_roots_of_different_lengths_share_their_exchanges():
     short, long = fit_inverse_root(0.5, 5.0, 0.0, 1e-2), fit_inverse_root(2.0, 99.0, 0.0, 1e-3)
     assert short.exchanges < long.exchanges
     arrays = [np.linspace(0.5, 5, 6, dtype=np.float32).reshape(2, 3), np.float32([2, 50, 99])]
-    for own, x, found in zip((short, long), arrays, invert_roots([short, long], arrays), strict=True):
+    for own, x, found in zip(
+        (short, long), arrays, invert_roots([short, long], arrays), strict=True
+    ):
         np.testing.assert_allclose(found, own.exact(x), rtol=own.max_error)
 
 
