@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -89,6 +90,7 @@ def invert_roots(
     return results
 
 
+@cache
 def fit_inverse_root(low: float, high: float, eps: float, tolerance: float) -> InverseRoot:
     """The shortest series that keeps a relative error.
 
