@@ -116,12 +116,15 @@ def fit_steep_chain(function: Steep, low: float, high: float, tolerance: float) 
 def _fit(
     function: Steep, low: float, high: float, tolerance: float, products: int, squarings: int
 ) -> SteepChain:
-    """Fit the root; an error of it counts by what it does to the power."""
-    z = np.cos(np.linspace(0, np.pi, 161))
+    """Fit the root, also a little below; an error of it counts by what it does to the power."""
+    below = np.linspace(-1 - 2 * _REACH, -1, 20, endpoint=False)
+    z = np.concatenate([below, np.cos(np.linspace(np.pi, 0, 161))])
     value = _exact(function, low + (high - low) * (z + 1) / 2)
     power = 2**squarings
     root = value ** (1 / power)
-    may_be = (value + tolerance * (1 + value)) ** (1 / power)
+    if squarings:  # from random starts a strict aim leads to better ends than a loose one
+        tolerance = min(tolerance, 5e-4)
+    may_be = (value + np.where(z < -1, 0.8, tolerance) * (1 + value)) ** (1 / power)
     chain = fit_chain(z, root, may_be - root, products)
     found = SteepChain(
         function=function,
