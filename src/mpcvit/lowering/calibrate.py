@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from mpcvit.arch import Architecture, MlpForm
+from mpcvit.arch import Architecture, AttentionKind, MlpForm
 from mpcvit.config import ModelConfig, NormForm
 from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS
 from mpcvit.lowering.fold import Weights, mlp_forms
-from mpcvit.lowering.heads import order_heads
+from mpcvit.lowering.heads import EXPONENTIAL, NORMALISED
 from mpcvit.lowering.network import forward
+from mpcvit.lowering.steep_chain import rectified_cube
 from mpcvit.model.layers import activate
 
 _BATCH = 64
@@ -57,6 +58,11 @@ class LayerTaps:
     """The exact functions of one layer."""
 
     norm1: Tap | None
+    exponential: Tap | None
+    temper: Tap | None
+    cube: Tap | None
+    query_length: Tap | None
+    product_length: Tap | None
     denominator: Tap | None
     norm2: Tap | None
     activation: Tap | None
@@ -106,12 +112,27 @@ def exact_functions(
 
     layers = []
     for layer in architecture.layers:
-        divides = bool(order_heads(layer.heads).normalised)
+
+        def of_kinds(
+            kinds: tuple[AttentionKind, ...],
+            function: Callable[[Array], Array],
+            own: frozenset[AttentionKind] = layer.kinds,
+        ) -> Tap | None:
+            return Tap(function) if own & set(kinds) else None
+
+        def length(x: Array) -> Array:
+            return lax.rsqrt(x + config.xnorm_eps)
+
         bends = config.activation in EVEN_ACTIVATIONS and MlpForm.ACTIVATED in mlp_forms(layer)
         layers.append(
             LayerTaps(
                 norm1=norm(),
-                denominator=Tap(lambda x: 1 / (x + config.attention_eps)) if divides else None,
+                exponential=of_kinds(EXPONENTIAL, jnp.exp),
+                temper=of_kinds(EXPONENTIAL, lambda x: 1 / x),
+                cube=of_kinds((AttentionKind.THE_X,), rectified_cube),
+                query_length=of_kinds((AttentionKind.XNORM,), length),
+                product_length=of_kinds((AttentionKind.XNORM,), length),
+                denominator=of_kinds(NORMALISED, lambda x: 1 / (x + config.attention_eps)),
                 norm2=norm(),
                 activation=Tap(lambda x: activate(config.activation, x)) if bends else None,
             )

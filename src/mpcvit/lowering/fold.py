@@ -3,10 +3,9 @@
 Gains and biases of norms, 1 / sqrt(head_dim) and 1 / n move into the linears that
 read them. What only norms read is centred where it is written, by
 `C = I - 11'/width` on the writers' columns: then a norm finds the mean to be zero
-and needs none. Heads are put in the order of their kinds. All of it in float64.
+and needs none. All of it in float64.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -15,10 +14,11 @@ import numpy as np
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.checkpoint import Parameters
 from mpcvit.config import BlockForm, ModelConfig, NormForm, Pooling
-from mpcvit.lowering.heads import order_heads
+from mpcvit.lowering.heads import folded_scale, kinds_of
 from mpcvit.model.vit import init_parameters
 
 Weights = dict[str, Any]
+_LEAST_GAIN = 1e-4  # of XNorm, in a head that has rows of other kinds too
 
 
 def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters) -> Weights:
@@ -81,27 +81,50 @@ def _after_norm(norm: Any, kernel: np.ndarray, bias: np.ndarray | float) -> Weig
 def _attention(
     config: ModelConfig, layer: LayerArchitecture, own: Any, centring: np.ndarray
 ) -> dict[str, Weights]:
-    width, head_dim = config.width, config.head_dim
-    qkv = own["attention"]["qkv"]
-    order = order_heads(layer.heads)
-    columns = np.concatenate([head * head_dim + np.arange(head_dim) for head in order.heads])
-    scale = np.repeat([_score_scale(config, kind) for kind in order.kinds], head_dim)
-    three = np.concatenate([part * width + columns for part in range(3)])
-    factors = np.concatenate([scale, np.ones(2 * width)])
+    """Gamma of XNorm and every constant factor of scores move into the weights around.
+
+    XNorm does not see the scale of v, so where a head has rows of other kinds too,
+    its values are divided by what its outputs are multiplied by.
+    """
+    head_dim, attention = config.head_dim, own["attention"]
+    scale = np.array([folded_scale(config, choice) for choice in layer.heads])
+    gain, share = np.ones(config.heads), np.ones(config.heads)
+    for head, kinds in enumerate(map(kinds_of, layer.heads)):
+        if AttentionKind.XNORM in kinds:
+            gain[head] = attention["gamma"][head] ** 2
+            if len(kinds) > 1:
+                gain[head] = max(gain[head], _LEAST_GAIN)
+                share[head] = 1 / gain[head]
+    factors = np.repeat(np.concatenate([scale, np.ones(config.heads), share]), head_dim)
+    qkv, proj = attention["qkv"], attention["proj"]
     folded = _after_norm(own["norm1"], qkv["kernel"], qkv.get("bias", 0.0))
-    proj = own["attention"]["proj"]
-    return {
-        "qkv": {
-            "kernel": folded["kernel"][:, three] * factors,
-            "bias": folded["bias"][three] * factors,
+    weights = {
+        "qkv": {name: value * factors for name, value in folded.items()},
+        "proj": {
+            "kernel": np.repeat(gain, head_dim)[:, None] * proj["kernel"] @ centring,
+            "bias": proj["bias"] @ centring,
         },
-        "proj": {"kernel": proj["kernel"][columns] @ centring, "bias": proj["bias"] @ centring},
     }
+    if learned := _learned(config, layer, attention):
+        weights["learned"] = learned
+    return weights
 
 
-def _score_scale(config: ModelConfig, kind: AttentionKind) -> float:
-    scale = 1 / math.sqrt(config.head_dim)
-    return scale / config.tokens if kind is AttentionKind.SCALING else scale
+def _learned(config: ModelConfig, layer: LayerArchitecture, attention: Any) -> Weights:
+    """Parameters of Linformer, both in one array, and of THE-X's network, with its 1 / n."""
+    learned: Weights = {}
+    if AttentionKind.LINFORMER in layer.kinds:
+        both = [attention["key_projection"], attention["value_projection"]]
+        learned["projection"] = np.concatenate(both)
+    if AttentionKind.THE_X in layer.kinds:
+        inverse = attention["inverse"]
+        first, output = inverse["hidden_0"], inverse["output"]
+        learned["inverse"] = {
+            "hidden_0": {"kernel": first["kernel"] / config.tokens, "bias": first["bias"]},
+            "hidden_1": inverse["hidden_1"],
+            "output": {name: value / config.tokens for name, value in output.items()},
+        }
+    return learned
 
 
 def _mlp(

@@ -13,9 +13,8 @@ from jax import Array
 
 from mpcvit.arch import Architecture, LayerArchitecture, MlpForm
 from mpcvit.config import Activation, BlockForm, ModelConfig, NormForm, Pooling
-from mpcvit.lowering.attention import attend
+from mpcvit.lowering.attention import AttentionLayer
 from mpcvit.lowering.fold import Weights, lowered_form
-from mpcvit.lowering.heads import order_heads
 from mpcvit.lowering.plan import Function, LayerFunctions
 from mpcvit.model.gather import gather, merge
 
@@ -43,8 +42,13 @@ def block(
     """One block on centred tokens; only the first `queries` are computed to the end."""
     u = _normalise(x, functions.norm1)
     q, k, v = jnp.split(_linear(u, weights["qkv"]), 3, axis=-1)
-    own = attend(q[:, :queries], k, v, order_heads(layer.heads), config, functions.denominator)
-    x = x[:, :queries] + _linear(own, weights["proj"])
+    attend = AttentionLayer(
+        config=config,
+        heads=layer.heads,
+        functions=functions,
+        learned=weights.get("learned", {}),
+    )
+    x = x[:, :queries] + _linear(attend(q[:, :queries], k, v), weights["proj"])
     u = _normalise(x, functions.norm2)
     forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * config.tokens
     tokens_of: dict[MlpForm, list[int]] = {}

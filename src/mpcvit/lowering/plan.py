@@ -12,6 +12,7 @@ from mpcvit.lowering.approximation import Approximation, read_number, read_numbe
 from mpcvit.lowering.even_chain import EvenChain
 from mpcvit.lowering.inverse_root import InverseRoot
 from mpcvit.lowering.reciprocal import Reciprocal
+from mpcvit.lowering.steep_chain import Steep, SteepChain
 
 Function = Callable[[Array], Array]
 HEAD_NORM = "head norm"
@@ -30,6 +31,16 @@ class LayerFunctions(Protocol):
     @property
     def denominator(self) -> Function | None: ...
     @property
+    def exponential(self) -> Function | None: ...
+    @property
+    def temper(self) -> Function | None: ...
+    @property
+    def cube(self) -> Function | None: ...
+    @property
+    def query_length(self) -> Function | None: ...
+    @property
+    def product_length(self) -> Function | None: ...
+    @property
     def norm2(self) -> Function | None: ...
     @property
     def activation(self) -> Function | None: ...
@@ -40,10 +51,17 @@ class LayerPlan:
     """The stand-ins of one layer.
 
     `norm1` and `norm2` take the mean square of a centred token, `denominator`
-    the sum of a row of attention weights.
+    the sum of a row of attention weights. Softmax has an `exponential` of centred
+    scores and a `temper` of a row's mean exponential, THE-X a `cube` of scores;
+    XNorm has the lengths of rows of queries and of k' v.
     """
 
     norm1: InverseRoot | None
+    exponential: SteepChain | None
+    temper: Reciprocal | None
+    cube: SteepChain | None
+    query_length: InverseRoot | None
+    product_length: InverseRoot | None
     denominator: Reciprocal | None
     norm2: InverseRoot | None
     activation: EvenChain | None
@@ -89,6 +107,11 @@ class Plan:
             layers=tuple(
                 LayerPlan(
                     norm1=_decode(layer["norm1"], InverseRoot),
+                    exponential=_decode(layer["exponential"], SteepChain),
+                    temper=_decode(layer["temper"], Reciprocal),
+                    cube=_decode(layer["cube"], SteepChain),
+                    query_length=_decode(layer["query_length"], InverseRoot),
+                    product_length=_decode(layer["product_length"], InverseRoot),
                     denominator=_decode(layer["denominator"], Reciprocal),
                     norm2=_decode(layer["norm2"], InverseRoot),
                     activation=_decode(layer["activation"], EvenChain),
@@ -123,11 +146,18 @@ def _decode(document: Any, kind: type) -> Any:
             coefficients=read_numbers(document["coefficients"], "coefficients"),
             max_error=number("max_error"),
         )
-    return EvenChain(
-        activation=Activation(document["activation"]),
-        bound=number("bound"),
-        left=tuple(read_numbers(row, "left") for row in document["left"]),
-        right=tuple(read_numbers(row, "right") for row in document["right"]),
-        output=read_numbers(document["output"], "output"),
-        max_error=number("max_error"),
-    )
+    chain = {
+        "left": tuple(read_numbers(row, "left") for row in document["left"]),
+        "right": tuple(read_numbers(row, "right") for row in document["right"]),
+        "output": read_numbers(document["output"], "output"),
+        "max_error": number("max_error"),
+    }
+    if kind is SteepChain:
+        return SteepChain(
+            function=Steep(document["function"]),
+            low=number("low"),
+            high=number("high"),
+            squarings=read_number(document["squarings"], "squarings", int),
+            **chain,
+        )
+    return EvenChain(activation=Activation(document["activation"]), bound=number("bound"), **chain)

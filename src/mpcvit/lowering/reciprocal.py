@@ -36,6 +36,7 @@ class Reciprocal:
 
     kind: ClassVar[str] = "reciprocal"
     is_relative: ClassVar[bool] = True
+    floor: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high:

@@ -6,10 +6,8 @@ import pytest
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.classifier import Classifier
 from mpcvit.config import Activation, BlockForm, NormForm, Pooling
-from mpcvit.errors import UserError
 from mpcvit.lowering.calibrate import calibrate
 from mpcvit.lowering.fold import fold
-from mpcvit.lowering.heads import order_heads
 from tests.models import random_images, small_checkpoint, small_config
 from tests.tolerances import F32, assert_close
 
@@ -74,8 +72,26 @@ def test_writers_are_centred(block):
         assert np.abs(array.sum(axis=-1)).max() < 1e-5
 
 
-def test_what_cannot_be_lowered_is_said():
-    with pytest.raises(UserError, match="softmax attention cannot be lowered yet"):
-        order_heads([K.SOFTMAX])
-    with pytest.raises(UserError, match="rows are of several kinds"):
-        order_heads([(K.RELU, K.SCALING)])
+@pytest.mark.parametrize("block", BlockForm)
+@pytest.mark.parametrize("kind", K)
+def test_every_kind(block, kind):
+    check(Architecture.uniform(kind, depth=2, heads=3), block=block)
+
+
+@pytest.mark.parametrize("block", BlockForm)
+def test_kinds_mixed_over_rows(block):
+    """Every kind in every layer, beside whole heads; the last layer reads one token of each."""
+    kinds, tokens = list(K), small_config().tokens
+    rows = [tuple(kinds[(5 * head + token) % 11] for token in range(tokens)) for head in range(3)]
+    layers = (
+        LayerArchitecture(heads=tuple(rows)),
+        LayerArchitecture(heads=(K.LINFORMER, rows[1], K.XNORM)),
+        LayerArchitecture(heads=(rows[2], (K.SCALING,) * 4 + (K.XNORM,) * 6, K.SCALING)),
+    )
+    check(Architecture(layers=layers), block=block, qkv_bias=True)
+
+
+def test_scaling_beside_xnorm_takes_the_linear_order():
+    rows = (K.SCALING,) * 4 + (K.XNORM,) * 6
+    layer = LayerArchitecture(heads=(rows, K.SCALING, K.XNORM))
+    check(Architecture(layers=(layer, layer)), pooling=Pooling.CLASS)
