@@ -21,6 +21,7 @@ from mpcvit.lowering.heads import (
     split_heads,
 )
 from mpcvit.lowering.inverse_root import invert_roots
+from mpcvit.lowering.passes import Passes
 from mpcvit.lowering.plan import LayerFunctions
 from mpcvit.lowering.steep_chain import rectified_cube
 from mpcvit.model.gather import gather, merge
@@ -55,20 +56,16 @@ class AttentionLayer:
     config: ModelConfig
     heads: Sequence[HeadChoice]
     functions: LayerFunctions
+    passes: Passes
     learned: Mapping[str, Any]
 
     def __call__(self, q: Array, k: Array, v: Array) -> Array:
         """Outputs [batch, query, width] of [batch, token, width], scales folded into q."""
         parts = split_heads(self.heads, q.shape[1])
-        linear = [part for part in parts if part.kind is AttentionKind.XNORM]
-        scored = [part for part in parts if part.kind is not AttentionKind.XNORM]
-        if self._is_linear(scored, keys=k.shape[1]):
-            linear, scored = [*linear, *scored], []
+        groups = [[part for part in parts if part.head == head] for head in _heads(parts)]
         outputs: dict[Part, Array] = {}
-        if linear:
-            outputs |= self._attend_linearly(linear, q, k, v)
-        if scored:
-            outputs |= self._attend_by_scores(scored, q, k, v)
+        for group in [parts] if self.passes.group_heads else groups:
+            outputs |= self._attend(group, q, k, v)
         return jnp.concatenate(
             [
                 merge(
@@ -81,11 +78,24 @@ class AttentionLayer:
             axis=-1,
         )
 
+    def _attend(self, parts: Sequence[Part], q: Array, k: Array, v: Array) -> dict[Part, Array]:
+        linear = [part for part in parts if part.kind is AttentionKind.XNORM]
+        scored = [part for part in parts if part.kind is not AttentionKind.XNORM]
+        if self._is_linear(scored, keys=k.shape[1]):
+            linear, scored = [*linear, *scored], []
+        outputs: dict[Part, Array] = {}
+        if linear:
+            outputs |= self._attend_linearly(linear, q, k, v)
+        if scored:
+            outputs |= self._attend_by_scores(scored, q, k, v)
+        return outputs
+
     def _is_linear(self, parts: Sequence[Part], *, keys: int) -> bool:
         """Whether only scaling rows are left, and q (k' v) opens fewer numbers than (q k') v."""
         rows, size = sum(len(part.tokens) for part in parts), self.config.head_dim
         return (
-            bool(parts)
+            self.passes.linear_order
+            and bool(parts)
             and all(part.kind is AttentionKind.SCALING for part in parts)
             and len(_heads(parts)) * size * size <= rows * keys
         )
@@ -146,6 +156,10 @@ class AttentionLayer:
         own_rows = _rows_by_kind(parts)
         own_scores = {kind: scores[:, own_rows[kind], own_keys[kind]] for kind in own_rows}
         weights = self._weights(own_scores)
+        factors = self._factors(own_scores, weights)
+        if not self.passes.late_division:
+            for kind, own in factors.items():
+                (weights[kind],) = _scale_rows([weights[kind]], [own])
         outputs = _product(
             jnp.concatenate(
                 [_pad(own, own_keys[kind].start, keys.shape[1]) for kind, own in weights.items()],
@@ -157,7 +171,7 @@ class AttentionLayer:
         for part in parts:
             stop, place = start + len(part.tokens), heads.index(part.head) * size
             found[part], start = outputs[:, start:stop, place : place + size], stop
-        return self._divide(found, own_scores, weights)
+        return _divide(found, factors) if factors and self.passes.late_division else found
 
     def _keys_and_values(
         self, parts: Sequence[Part], k: Array, v: Array
@@ -224,11 +238,9 @@ class AttentionLayer:
         ]
         return dict(zip(own, _scale_rows(powers, levels), strict=True))
 
-    def _divide(
-        self, outputs: dict[Part, Array], scores: Scores, weights: Scores
-    ) -> dict[Part, Array]:
-        """Rows times what their kind divides by, in one product."""
-        factors: dict[AttentionKind, Array] = {}
+    def _factors(self, scores: Scores, weights: Scores) -> Scores:
+        """What the rows of kinds that divide are multiplied by."""
+        factors: Scores = {}
         if normalised := [kind for kind in weights if kind in NORMALISED]:
             denominator = self.functions.denominator
             assert denominator is not None
@@ -236,14 +248,7 @@ class AttentionLayer:
             factors |= dict(zip(normalised, _together(denominator, sums), strict=True))
         if AttentionKind.THE_X in scores:
             factors[AttentionKind.THE_X] = self._inverse_of_the_x(scores[AttentionKind.THE_X])
-        if not factors:
-            return outputs
-        divided = [part for part in outputs if part.kind in factors]
-        rows = jnp.concatenate([outputs[part] for part in divided], axis=1)
-        own = jnp.concatenate([factors[kind] for kind in _rows_by_kind(divided)], axis=1)
-        (rows,) = _scale_rows([rows], [own])
-        ends = np.cumsum([len(part.tokens) for part in divided])[:-1]
-        return outputs | dict(zip(divided, jnp.split(rows, ends, axis=1), strict=True))
+        return factors
 
     def _inverse_of_the_x(self, scores: Array) -> Array:
         """T of every row; its divisions by n are in its weights."""
@@ -254,6 +259,16 @@ class AttentionLayer:
             x = x @ own["kernel"] + own["bias"]
             x = x if name == "output" else jax.nn.relu(x)
         return x.reshape(scores.shape[:2])
+
+
+def _divide(outputs: dict[Part, Array], factors: Scores) -> dict[Part, Array]:
+    """Rows of outputs times the factors of their kinds, in one product."""
+    divided = [part for part in outputs if part.kind in factors]
+    rows = jnp.concatenate([outputs[part] for part in divided], axis=1)
+    own = jnp.concatenate([factors[kind] for kind in _rows_by_kind(divided)], axis=1)
+    (rows,) = _scale_rows([rows], [own])
+    ends = np.cumsum([len(part.tokens) for part in divided])[:-1]
+    return outputs | dict(zip(divided, jnp.split(rows, ends, axis=1), strict=True))
 
 
 def _heads(parts: Sequence[Part]) -> list[int]:

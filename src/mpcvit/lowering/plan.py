@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from jax import Array
 
-from mpcvit.config import Activation
+from mpcvit.config import Activation, from_plain, to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximation import Approximation, read_number, read_numbers
 from mpcvit.lowering.even_chain import EvenChain
 from mpcvit.lowering.inverse_root import InverseRoot
+from mpcvit.lowering.passes import ALL_PASSES, Passes
 from mpcvit.lowering.reciprocal import Reciprocal
 from mpcvit.lowering.steep_chain import Steep, SteepChain
 
@@ -23,27 +24,19 @@ def place_of(layer: int, name: str) -> str:
     return f"block {layer} {name}"
 
 
-class LayerFunctions(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class LayerFunctions:
     """What a layer cannot do by sums and products alone; None where it needs none."""
 
-    @property
-    def norm1(self) -> Function | None: ...
-    @property
-    def denominator(self) -> Function | None: ...
-    @property
-    def exponential(self) -> Function | None: ...
-    @property
-    def temper(self) -> Function | None: ...
-    @property
-    def cube(self) -> Function | None: ...
-    @property
-    def query_length(self) -> Function | None: ...
-    @property
-    def product_length(self) -> Function | None: ...
-    @property
-    def norm2(self) -> Function | None: ...
-    @property
-    def activation(self) -> Function | None: ...
+    norm1: Function | None
+    exponential: Function | None
+    temper: Function | None
+    cube: Function | None
+    query_length: Function | None
+    product_length: Function | None
+    denominator: Function | None
+    norm2: Function | None
+    activation: Function | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +62,11 @@ class LayerPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The stand-ins of a whole network. Both parties know them; weights are not among them."""
+    """The stand-ins and passes of a network. Both parties know them; weights are not among them."""
 
     layers: tuple[LayerPlan, ...]
     norm: InverseRoot | None
+    passes: Passes = ALL_PASSES
 
     def named(self) -> dict[str, Approximation]:
         """Every stand-in by its place."""
@@ -95,6 +89,7 @@ class Plan:
                 {name: _encode(own) for name, own in vars(layer).items()} for layer in self.layers
             ],
             "norm": _encode(self.norm),
+            "passes": to_plain(self.passes),
         }
 
     @classmethod
@@ -119,6 +114,7 @@ class Plan:
                 for layer in layers
             ),
             norm=_decode(document["norm"], InverseRoot),
+            passes=from_plain(Passes, document["passes"], "passes"),
         )
 
 
