@@ -1,12 +1,22 @@
 """Lowered programs in the simulator: the emulation's logits, at pinned costs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.config import BlockForm, Pooling
+from mpcvit.errors import UserError
 from mpcvit.lowering.choose import ERROR_BUDGET
+from mpcvit.lowering.values import in_fixed_point
+from mpcvit.profile import load_profile
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.components import Component
+from mpcvit.runtime.probe import probe
+from mpcvit.runtime.stages import cut_lowered
+from mpcvit.runtime.tune import tune
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import assert_close
 
@@ -62,6 +72,34 @@ def test_exchanges_are_what_the_plan_says(relu_softmax):
         assert stages(record, 0)[f"block {index}"].exchanges == expected
     assert stages(record, 0)["embedding"].exchanges == 1
     assert stages(record, 0)["head"].exchanges == program.plan.norm.exchanges + 3
+
+
+def test_every_stage_agrees_with_its_emulation(relu_softmax):
+    """Layer by layer: each stage is given what the emulation gave the stage before."""
+    program, _ = relu_softmax
+    profile = program.engine.apply(load_profile("semi2k"))
+    x = program.preprocess(list(random_pixels(program.model, 1)))
+    for stage in cut_lowered(ModelCard.of(program), program.plan):
+        own = stage.parameters(program.parameters)
+        component = Component.of(stage.function, own, x)
+        private = probe(component.function, component.inputs, profile).output
+        x = in_fixed_point(stage.function, program.engine.fraction_bits)(own, x)
+        assert_close(private, x, FXP26)
+
+
+def test_tuning_takes_the_fastest_valid_engine(relu_softmax):
+    program, _ = relu_softmax
+    images = program.preprocess(list(random_pixels(program.model, 4)))
+    far, near = load_profile("semi2k-wan"), load_profile("semi2k-wan")
+    near = replace(near, network=replace(far.network, round_trip_ms=0.0, bandwidth_bytes_per_s=1e6))
+    for profile, bits in ((far, 128), (near, 64)):
+        tuned = tune(program, images, profile)
+        assert tuned.engine.ring_bits == bits
+        assert tuned.engine.reuse_weight_masks
+        assert len(tuned.calibration.engine_reason.splitlines()) == 4
+    strict = replace(program, calibration=replace(program.calibration, error_budget=1e-12))
+    with pytest.raises(UserError, match=r"no engine can run this program: .* rounding changes"):
+        tune(strict, images, far)
 
 
 def test_masks_are_reused_from_the_second_image_on(relu_softmax):
