@@ -36,7 +36,7 @@ class Margins:
     """How far beyond what calibration saw an interval reaches, as factors."""
 
     norm: float = 1.5
-    exponential: float = 3.0  # of exp(x)
+    exponential: float = 10.0  # of exp(x), whose largest values are rare and far apart
     cube: float = 1.25
     length: float = 1.5
     denominator: float = 1.5
@@ -125,7 +125,7 @@ def choose(
         if seen is None:
             return None
         room = math.log(margins.exponential)
-        low, high = _in_halves(min(seen.low, -1.0) - room, max(seen.high, 1.0) + room)
+        low, high = _in_halves(min(seen.low, -1.0) - room / 2, max(seen.high, 1.0) + room)
         return fit_steep_chain(Steep.EXP, low, high, tolerances.exponential)
 
     def temper(seen: Range | None) -> Reciprocal | None:
