@@ -9,7 +9,6 @@ import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.config import BlockForm, Pooling
 from mpcvit.errors import UserError
-from mpcvit.lowering.choose import ERROR_BUDGET
 from mpcvit.lowering.values import in_fixed_point
 from mpcvit.profile import load_profile
 from mpcvit.runtime.card import ModelCard
@@ -25,11 +24,12 @@ FXP26 = 1e-4
 """Fixed point with 26 fraction bits against float32: a series' rounding, and float32's own."""
 
 
-def lowered(architecture, profile="semi2k", error_budget=ERROR_BUDGET, **changes):
+def lowered(architecture, profile="semi2k", **changes):
+    """Private runs are held to the emulation, so any budget serves, and a large one is quick."""
     config = small_config(depth=len(architecture.layers), mlp_ratio=1.2, **changes)
     checkpoint = small_checkpoint(config, architecture)
     images = list(random_pixels(config, 64))
-    return mpcvit.lower(checkpoint, images, profile, error_budget=error_budget)
+    return mpcvit.lower(checkpoint, images, profile, error_budget=1.0)
 
 
 def run(program, count=1, profile="semi2k", batch_size=1):
@@ -66,7 +66,7 @@ def relu_softmax():
 def test_exchanges_are_what_the_plan_says(relu_softmax):
     program, record = relu_softmax
     for index, layer in enumerate(program.plan.layers):
-        stand_ins = [own.exchanges for own in vars(layer).values()]
+        stand_ins = [own.exchanges for own in vars(layer).values() if own is not None]
         # squares and products of both norms, six products of matrices, a ReLU, a division
         expected = sum(stand_ins) + 4 + 6 + 9 + 1
         assert stages(record, 0)[f"block {index}"].exchanges == expected
@@ -148,7 +148,6 @@ def test_softmax_needs_no_comparison():
     heads = (K.SOFTMAX, K.LINFORMER, K.SOFTMAX)
     program = lowered(
         Architecture(layers=(LayerArchitecture(heads=heads, mlp=MlpForm.FUSED),)),
-        error_budget=0.5,
         qkv_bias=True,
     )
     result, expected = run(program)
@@ -163,7 +162,7 @@ def test_rows_of_every_kind_share_exchanges():
     kinds = list(K)
     rows = [tuple(kinds[(4 * head + token) % 11] for token in range(9)) for head in range(3)]
     mixed = LayerArchitecture(heads=tuple(rows), mlp=MlpForm.FUSED)
-    program = lowered(Architecture(layers=(mixed,)), error_budget=0.5, pooling=Pooling.MEAN)
+    program = lowered(Architecture(layers=(mixed,)), pooling=Pooling.MEAN)
     result, expected = run(program)
     assert_close(result.logits, expected, FXP26)
     (layer,) = program.plan.layers

@@ -35,6 +35,11 @@ _RAMPS = {
     AttentionKind.SPARSEMAX: (0.5, -0.5),
 }
 
+# What takes as long as an exchange over a WAN, in a 128-bit ring: numbers opened, at 44 MB/s,
+# and multiplications of a product of matrices, by one core.
+_NUMBERS_PER_EXCHANGE = 55_000
+_PRODUCTS_PER_EXCHANGE = 2_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLayer:
@@ -45,8 +50,9 @@ class AttentionLayer:
     a head. XNorm takes its linear order, and so does a layer of scaling heads
     alone where that sends less; beside others, scaling heads ride along with
     their scores, in no exchange of their own.
-    Secure cost: two products of matrices; then once each, where some kind needs
-    it, a comparison with a product, a square, and `denominator` with a product.
+    Secure cost: two products of matrices for every few heads; then once each, where
+    some kind needs it, a comparison with a product, a square, and `denominator`
+    with a product.
     Softmax adds its `exponential`, its `temper` and a product; Linformer one
     product more; THE-X its `cube` and its network; XNorm two products of
     matrices, a square, a product and its inverse roots. Rows are divided
@@ -138,40 +144,88 @@ class AttentionLayer:
     def _attend_by_scores(
         self, parts: Sequence[Part], q: Array, k: Array, v: Array
     ) -> dict[Part, Array]:
-        """f(q k') v: every part's queries as rows of their own, with zeros in the other columns.
-
-        One product with all keys then gives the scores of all heads. The zeros are
-        public, so they cost neither an exchange nor a rounding.
-        """
+        """f(q k') v, with all but the products done for all heads at once."""
         heads, size = _heads(parts), self.config.head_dim
         keys, values, own_keys = self._keys_and_values(
             parts, _columns(k, heads, size), _columns(v, heads, size)
         )
-        queries = [
-            _pad(gather(self._queries(part, q), part.tokens, axis=1), place, keys.shape[2])
-            for part in parts
-            for place in [heads.index(part.head) * size]
-        ]
-        scores = _product(jnp.concatenate(queries, axis=1), keys.transpose(0, 2, 1))
-        own_rows = _rows_by_kind(parts)
-        own_scores = {kind: scores[:, own_rows[kind], own_keys[kind]] for kind in own_rows}
+        rows = sum(len(part.tokens) for part in parts)
+        together = self._heads_together(rows, keys.shape[1])
+        groups = [heads[start : start + together] for start in range(0, len(heads), together)]
+        scored: dict[Part, Array] = {}
+        for group in groups:
+            scored |= self._scores(parts, group, q, _places(keys, heads, group, size))
+        own_scores = {
+            kind: jnp.concatenate([scored[part] for part in parts if part.kind is kind], axis=1)
+            for kind in _rows_by_kind(parts)
+        }
+        own_scores = {kind: own[:, :, own_keys[kind]] for kind, own in own_scores.items()}
         weights = self._weights(own_scores)
         factors = self._factors(own_scores, weights)
         if not self.passes.late_division:
             for kind, own in factors.items():
                 (weights[kind],) = _scale_rows([weights[kind]], [own])
-        outputs = _product(
-            jnp.concatenate(
-                [_pad(own, own_keys[kind].start, keys.shape[1]) for kind, own in weights.items()],
-                axis=1,
-            ),
-            values,
-        )
-        found, start = {}, 0
-        for part in parts:
-            stop, place = start + len(part.tokens), heads.index(part.head) * size
-            found[part], start = outputs[:, start:stop, place : place + size], stop
+        padded = {
+            kind: _pad(own, own_keys[kind].start, keys.shape[1]) for kind, own in weights.items()
+        }
+        whole = jnp.concatenate(list(padded.values()), axis=1)
+        found: dict[Part, Array] = {}
+        for group in groups:
+            found |= self._outputs(parts, group, whole, _places(values, heads, group, size))
+        found = {part: found[part] for part in parts}
         return _divide(found, factors) if factors and self.passes.late_division else found
+
+    def _heads_together(self, rows: int, keys: int) -> int:
+        """How many heads share a product: many save exchanges, few save computing and bytes."""
+        if not self.passes.group_heads:
+            return 1
+        heads, size = self.config.heads, self.config.head_dim
+
+        def worth(count: int) -> float:
+            """In exchanges."""
+            numbers = rows * count * size
+            return (
+                2 * math.ceil(heads / count)
+                + numbers / _NUMBERS_PER_EXCHANGE
+                + 2 * numbers * keys / _PRODUCTS_PER_EXCHANGE
+            )
+
+        return min(range(1, heads + 1), key=worth)
+
+    def _scores(
+        self, parts: Sequence[Part], group: Sequence[int], q: Array, keys: Array
+    ) -> dict[Part, Array]:
+        """q k' of a group's heads: their queries as rows of their own, with zeros beside them.
+
+        One product with all keys then gives the scores of the group. The zeros are
+        public, so they cost neither an exchange nor a rounding.
+        """
+        own, size = [part for part in parts if part.head in group], self.config.head_dim
+        queries = [
+            _pad(gather(self._queries(part, q), part.tokens, axis=1), place, keys.shape[2])
+            for part in own
+            for place in [group.index(part.head) * size]
+        ]
+        scores = _product(jnp.concatenate(queries, axis=1), keys.transpose(0, 2, 1))
+        ends = np.cumsum([len(part.tokens) for part in own])[:-1]
+        return dict(zip(own, jnp.split(scores, ends, axis=1), strict=True))
+
+    def _outputs(
+        self, parts: Sequence[Part], group: Sequence[int], weights: Array, values: Array
+    ) -> dict[Part, Array]:
+        """Of every part in a group its weights times its head's values."""
+        own, size, stop = {}, self.config.head_dim, 0
+        for part in parts:
+            start, stop = stop, stop + len(part.tokens)
+            if part.head in group:
+                own[part] = weights[:, start:stop]
+        outputs = _product(jnp.concatenate(list(own.values()), axis=1), values)
+        ends = np.cumsum([len(part.tokens) for part in own])[:-1]
+        return {
+            part: rows[..., place : place + size]
+            for part, rows in zip(own, jnp.split(outputs, ends, axis=1), strict=True)
+            for place in [group.index(part.head) * size]
+        }
 
     def _keys_and_values(
         self, parts: Sequence[Part], k: Array, v: Array
@@ -337,6 +391,11 @@ def _product_by_head(rows: Array, blocks: Array) -> Array:
     diagonal = [_pad(blocks[:, head], head * size, heads * size) for head in range(heads)]
     outputs = _product(beside, jnp.concatenate(diagonal, axis=1))
     return outputs.reshape(batch, queries, heads, size).transpose(0, 2, 1, 3)
+
+
+def _places(x: Array, heads: Sequence[int], group: Sequence[int], size: int) -> Array:
+    """The columns of a group, in an array that has those of `heads`."""
+    return _columns(x, [heads.index(head) for head in group], size)
 
 
 def _columns(x: Array, heads: Sequence[int], size: int) -> Array:

@@ -1,6 +1,6 @@
 """Every operation of a function, one by one: to see what it gives, or to round it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,13 @@ class Observed:
     size: int
 
 
-def observe(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[Observed]]:
-    """A function's result, and that of each of its floating-point operations, in order."""
+def observe(
+    function: Callable[..., Any], *arguments: Any, only: Container[str] | None = None
+) -> tuple[Any, list[Observed]]:
+    """A function's result, and that of each of its floating-point operations, in order.
+
+    `only` names the primitives to look at, where not all matter.
+    """
     operations: list[tuple[str, int]] = []
 
     def watched(*arguments: Any) -> tuple[Any, Any]:
@@ -35,7 +40,8 @@ def observe(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[Ob
         operations.clear()
 
         def note(operation: str, value: Any) -> Any:
-            if operation not in ("literal", "input"):
+            wanted = operation not in ("literal", "input") if only is None else operation in only
+            if wanted:
                 operations.append((operation, value.size))
                 magnitudes.append(jnp.abs(value).max(initial=0.0))
             return value

@@ -62,9 +62,10 @@ def tune(
 
     `images` are normalised, as `program.preprocess` makes them.
     """
+    validity = _Validity(program, images[:_JUDGED], profile)
     trials, families = [], list(_families(profile))
     for index, family in enumerate(families):
-        trial = _settle(program, images[:_JUDGED], family, profile)
+        trial = validity.settle(family)
         if not trial.refused:
             trial = replace(trial, cost=_steady_cost(program, trial.engine, profile, batch_size))
         trials.append(trial)
@@ -98,26 +99,40 @@ def _families(profile: Profile) -> Iterator[EngineChoice]:
             )
 
 
-def _settle(
-    program: SecureProgram, images: np.ndarray, family: EngineChoice, profile: Profile
-) -> Trial:
-    """The most fraction bits of a family that are valid, or why none are."""
-    products = products_of(program, images[:8])
-    exact, refused = program(images), ""
-    for bits in _FRACTION_BITS[family.ring_bits]:
-        engine = replace(family, fraction_bits=bits)
-        if products["largest"] >= engine.apply(profile).magnitude_limit:
-            refused = f"a product of {products['largest']:.3g} would wrap around the ring"
-            continue
-        if (safe := safe_bits(engine, **products)) < LEAST_SAFE_BITS:
-            refused = f"truncation would ruin one inference in 2^{safe:.0f}"
-            continue
-        error = relative_error(replace(program, engine=engine).in_fixed_point(images), exact)
-        if error > program.calibration.error_budget:
-            refused = f"rounding changes the logits by {error:.2g} of their spread"
-            continue
-        return Trial(engine=engine)
-    return Trial(engine=family, refused=refused)
+class _Validity:
+    """What a program asks of any engine, found once."""
+
+    def __init__(self, program: SecureProgram, images: np.ndarray, profile: Profile) -> None:
+        self._program, self._images, self._profile = program, images, profile
+        self._products = products_of(program, images[:8])
+        self._exact = program(images)
+        self._errors: dict[int, float] = {}
+
+    def settle(self, family: EngineChoice) -> Trial:
+        """The most fraction bits of a family that are valid, or why none are."""
+        refused = ""
+        for bits in _FRACTION_BITS[family.ring_bits]:
+            engine = replace(family, fraction_bits=bits)
+            if not (refused := self._refuse(engine)):
+                return Trial(engine=engine)
+        return Trial(engine=family, refused=refused)
+
+    def _refuse(self, engine: EngineChoice) -> str:
+        largest = self._products["largest"]
+        if largest >= engine.apply(self._profile).magnitude_limit:
+            return f"a product of {largest:.3g} would wrap around the ring"
+        if (safe := safe_bits(engine, **self._products)) < LEAST_SAFE_BITS:
+            return f"truncation would ruin one inference in 2^{safe:.0f}"
+        if (error := self._rounding(engine)) > self._program.calibration.error_budget:
+            return f"rounding changes the logits by {error:.2g} of their spread"
+        return ""
+
+    def _rounding(self, engine: EngineChoice) -> float:
+        bits = engine.fraction_bits
+        if bits not in self._errors:
+            rounded = replace(self._program, engine=engine).in_fixed_point(self._images)
+            self._errors[bits] = relative_error(rounded, self._exact)
+        return self._errors[bits]
 
 
 def _steady_cost(
