@@ -14,6 +14,7 @@ from mpcvit.errors import UserError
 # In the order of the work, not of the alphabet.
 _ORDER = (
     *("train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
+    *("report",),
     *("evaluate", "show", "import", "run", "certs", "serve", "predict", "profile", "bench"),
 )
 
@@ -67,6 +68,7 @@ from mpcvit.cli import (  # noqa: E402
     hosts,  # noqa: F401
     models,  # noqa: F401
     private,  # noqa: F401
+    report,  # noqa: F401
     search,  # noqa: F401
     training,  # noqa: F401
 )

@@ -154,20 +154,21 @@ def gather(
 
 
 def name_apart(places: Sequence[Path]) -> list[str]:
-    """The shortest name of each place that no other has.
+    """The shortest name of each place that no other place has.
 
     >>> name_apart([Path("runs/a/seed-0"), Path("runs/b/seed-0"), Path("runs/b/seed-1")])
     ['a', 'b, seed-0', 'b, seed-1']
     """
-    choices = [_candidates(place) for place in places]
-    names = []
-    for own in choices:
+    choices = {place: _candidates(place) for place in places}
+
+    def shortest(own: list[str]) -> str:
         for step, name in enumerate(own):
-            taken = Counter(other[min(step, len(other) - 1)] for other in choices)
+            taken = Counter(other[min(step, len(other) - 1)] for other in choices.values())
             if taken[name] == 1:
-                break
-        names.append(name)
-    return names
+                return name
+        return own[-1]
+
+    return [shortest(choices[place]) for place in places]
 
 
 def _candidates(place: Path) -> list[str]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
+from mpcvit.config import from_plain
 from mpcvit.cost.latency import WAN
 from mpcvit.profile import Network, Protocol
-from mpcvit.config import from_plain
 from mpcvit.report.charts.chart import Origin, Point, Series, XYChart, hues
 from mpcvit.report.findings import Findings, TableKind
 from mpcvit.run_record import RunRecord, StageCost
