@@ -86,24 +86,53 @@
     }
 
     makeLegend() {
-      this.entries.forEach((entry, place) => {
-        const button = element("button", { type: "button", "aria-pressed": "true" }, this.legend);
-        const key = shape("svg", { width: 26, height: 14, "aria-hidden": "true" }, button);
-        this.drawKey(key, entry, place);
-        button.append(entry.name);
-        button.addEventListener("click", () => {
-          const shown = this.off.delete(place);
-          if (!shown) this.off.add(place);
-          button.setAttribute("aria-pressed", String(shown));
-          this.draw();
+      const groups = [...new Set(this.entries.map((entry) => entry.origin))];
+      const grouped = groups.length > 1 && this.entries.length > 6;
+      for (const origin of grouped ? groups : [undefined]) {
+        const line = grouped ? element("div", { class: "group" }, this.legend) : this.legend;
+        const switches = [];
+        if (grouped) {
+          const all = this.makeSwitch(line, `all ${origin}`, () => {
+            const on = all.getAttribute("aria-pressed") === "true";
+            for (const one of switches) this.turn(one, on);
+          });
+          all.classList.add("all");
+        }
+        this.entries.forEach((entry, place) => {
+          if (grouped && entry.origin !== origin) return;
+          const name = grouped ? entry.name.replace(`, ${origin}`, "") : entry.name;
+          const button = this.makeSwitch(line, name, () =>
+            this.turn(switched, button.getAttribute("aria-pressed") === "true"));
+          const key = shape("svg", { width: 26, height: 14, "aria-hidden": "true" }, button);
+          button.prepend(key);
+          this.drawKey(key, entry, place);
+          const switched = { button, place };
+          switches.push(switched);
         });
-      });
+      }
       if (this.chart.type === "grid" && !this.entries.length) {
         const scale = element("span", { class: "scale" }, this.legend, "alpha 0");
         const strip = shape("svg", { width: 90, height: 14, "aria-hidden": "true" }, scale);
         for (let part = 0; part < 9; part++) this.shade(strip, 10 * part, 0, 10, 14, part / 8);
         scale.append("1");
       }
+    }
+
+    makeSwitch(parent, name, pressed) {
+      const button = element("button", { type: "button", "aria-pressed": "true" }, parent, name);
+      button.addEventListener("click", () => {
+        const on = button.getAttribute("aria-pressed") !== "true";
+        button.setAttribute("aria-pressed", String(on));
+        pressed();
+        this.draw();
+      });
+      return button;
+    }
+
+    turn({ button, place }, on) {
+      button.setAttribute("aria-pressed", String(on));
+      if (on) this.off.delete(place);
+      else this.off.add(place);
     }
 
     drawKey(key, entry, place) {
@@ -396,7 +425,9 @@
       };
       this.plot.addEventListener("pointermove", find);
       this.plot.addEventListener("pointerdown", find);
-      this.plot.addEventListener("pointerleave", () => this.show(-1));
+      this.plot.addEventListener("pointerleave", (event) => {
+        if (event.pointerType !== "touch") this.show(-1); // a finger leaves at once
+      });
       this.plot.addEventListener("blur", () => this.show(-1));
       this.plot.addEventListener("keydown", (event) => {
         const last = this.spots.length - 1;

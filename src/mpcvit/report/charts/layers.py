@@ -14,6 +14,7 @@ Line = tuple[str, Origin, list[tuple[int, float]]]
 
 def charts(findings: Findings) -> list[XYChart]:
     seconds, megabytes = list(_seconds(findings)), list(_megabytes(findings))
+    shapes = _shapes(findings)
     found = []
     if seconds:
         found.append(
@@ -21,7 +22,7 @@ def charts(findings: Findings) -> list[XYChart]:
                 "layer-seconds",
                 "Latency of each layer",
                 "Modelled seconds add up exchanges, bytes and computing for a network; measured "
-                "ones are the wall clock between processes.",
+                f"ones are the wall clock between processes.{shapes}",
                 "seconds",
                 seconds,
             )
@@ -31,7 +32,7 @@ def charts(findings: Findings) -> list[XYChart]:
             _chart(
                 "layer-bytes",
                 "Bytes of each layer",
-                "Counted by SPU at the party that holds the images, for one image.",
+                f"Counted by SPU at the party that holds the images, for one image.{shapes}",
                 "MB sent",
                 megabytes,
             )
@@ -88,9 +89,18 @@ def _of_tables(findings: Findings, column: str, origin: Origin) -> Iterator[Line
         rows = [row for row in table.held.rows if row[column]]
         for network in dict.fromkeys(row["network"] for row in rows):
             own = [row for row in rows if row["network"] == network]
-            shape = own[0].get("shape", "")
-            name = f"{network} ({shape})" if shape else network
+            name = f"{network}, {table.name}"
             yield name, origin, [(int(row["layer"]), float(row[column])) for row in own]
+
+
+def _shapes(findings: Findings) -> str:
+    """What the tables' networks look like."""
+    told = (
+        f" {table.name}: {table.held.rows[0]['shape']}."
+        for table in findings.tables_of(TableKind.LAYERS)
+        if table.held.rows[0].get("shape")
+    )
+    return "".join(told)
 
 
 def _blocks(record: RunRecord) -> Iterable[tuple[int, StageCost]]:

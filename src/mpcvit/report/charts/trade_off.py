@@ -28,7 +28,8 @@ class TradeOff:
 
 def charts(findings: Findings, published: Sequence[TradeOff]) -> list[XYChart]:
     """A chart for each data set, with the paper's points where it has that data set."""
-    own = list(_found(findings))
+    # a summary over seeds comes after its runs, and takes their place
+    own = list({(o.config, o.network, o.form, o.origin): o for o in _found(findings)}.values())
     return [
         _chart(data, [one for one in own if one.data == data], published)
         for data in dict.fromkeys(one.data for one in own)
@@ -115,7 +116,7 @@ def _front(own: list[TradeOff]) -> Series | None:
     if len(best) < 2 or len(judged) == len(best):
         return None
     return Series(
-        name="not beaten in both",
+        name="best trade-offs, modelled",
         points=tuple(Point(x=one.seconds, y=one.top1, label=one.network) for one in best),
         origin="modelled",
         hue=-1,
