@@ -7,11 +7,20 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE_S = 30.0
+PATIENCE_S = 20.0
+# The browser reads commands from descriptor 3 and answers on 4.
+_TAKE_PLACES = """
+import fcntl, os, sys
+commands, answers = (fcntl.fcntl(int(place), fcntl.F_DUPFD, 10) for place in sys.argv[1:3])
+os.dup2(commands, 3)
+os.dup2(answers, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find_chromium():
@@ -31,7 +40,7 @@ class Browser:
     def __init__(self, to_browser, from_browser):
         self._out, self._in = to_browser, from_browser
         self._ids, self._buffer, self._session = itertools.count(1), b"", None
-        self.events, self.is_phone = [], False
+        self.events, self.width, self.is_phone = [], 0, False
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -75,7 +84,7 @@ class Browser:
         self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
     def show_as(self, *, width, scheme, height=900):
-        self.is_phone = width < 600
+        self.width, self.is_phone = width, width < 600
         self.call("Emulation.setTouchEmulationEnabled", enabled=self.is_phone)
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -129,19 +138,14 @@ def browsing(folder):
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
 
-    def take_places():  # the browser reads commands from 3 and answers on 4
-        spare_in, spare_out = os.dup(theirs_in), os.dup(theirs_out)
-        os.dup2(spare_in, 3)
-        os.dup2(spare_out, 4)
-
     process = subprocess.Popen(
         [
+            *(sys.executable, "-c", _TAKE_PLACES, str(theirs_in), str(theirs_out)),
             *(find_chromium(), "--headless=new", "--no-sandbox", "--disable-gpu"),
             *("--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-pipe"),
             f"--user-data-dir={folder / 'profile'}",
         ],
-        close_fds=False,
-        preexec_fn=take_places,
+        pass_fds=(theirs_in, theirs_out),
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )

@@ -50,7 +50,7 @@ def _figure(chart: Chart) -> Any:
 
 
 def _plane(chart: XYChart) -> Any:
-    figure, axes = _sheet(7.0, 4.4)
+    figure, axes = _sheet(7.0, 4.2 + 0.1 * len(chart.series))
     for place, series in enumerate(chart.series):
         xs, ys = ([getattr(point, axis) for point in series.points] for axis in "xy")
         published = series.origin == "published"
