@@ -14,8 +14,8 @@ from mpcvit.errors import UserError
 # In the order of the work, not of the alphabet.
 _ORDER = (
     *("train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
-    *("report", "evaluate", "show", "import", "lower", "explain", "run", "certs", "serve"),
-    *("predict", "profile", "bench"),
+    *("pipeline", "report", "evaluate", "show", "import", "lower", "explain", "run"),
+    *("certs", "serve", "predict", "profile", "bench"),
 )
 
 
@@ -68,6 +68,7 @@ from mpcvit.cli import (  # noqa: E402
     hosts,  # noqa: F401
     lowering,  # noqa: F401
     models,  # noqa: F401
+    pipeline,  # noqa: F401
     private,  # noqa: F401
     report,  # noqa: F401
     search,  # noqa: F401

@@ -34,18 +34,15 @@ def lower(
     """
     settings = load_profile(profile)
 
-    import numpy as np
-
     from mpcvit.checkpoint import Checkpoint
+    from mpcvit.data import spread
     from mpcvit.lowering.lower import lower as stage
     from mpcvit.report.live import counting
 
     checkpoint = Checkpoint.load(model_file)
     with counting() as progress:
         split = load_training_images(checkpoint, data, progress)
-        # spread over the split, whatever its order
-        chosen = np.linspace(0, len(split) - 1, min(images, len(split))).astype(int)
-        program = stage(checkpoint, [np.asarray(split.images[i]) for i in chosen], settings)
+        program = stage(checkpoint, spread(split, images), settings)
     program.save(out)
     _tell(program, as_json)
 
