@@ -9,9 +9,8 @@ import numpy as np
 from mpcvit.checkpoint import Checkpoint
 from mpcvit.classifier import Classifier
 from mpcvit.data import Split
+from mpcvit.lowering.emulate import emulate
 from mpcvit.lowering.program import Model, SecureProgram
-from mpcvit.optim.devices import Devices
-from mpcvit.optim.evaluate import Evaluator
 from mpcvit.profile import Profile, Protocol
 from mpcvit.run_record import RunRecord
 from mpcvit.runtime.run import run
@@ -75,11 +74,10 @@ def _accuracy(model: Model, test: Split, progress: Progress) -> float:
     """Top-1 on the whole test split: a checkpoint's own, or of a program's plaintext emulation."""
     if not isinstance(model, SecureProgram):
         return model.provenance.metrics["test_top1"]
-    evaluate = Evaluator(model.logits, Devices(), batch_size=256)
-    evaluation = evaluate(
-        model.parameters,
+    emulation = emulate(
+        model,
         test,
-        model.data,
-        lambda done, total: progress("evaluating", done, total),
+        batch_size=256,
+        progress=lambda done, total: progress("evaluating", done, total),
     )
-    return evaluation.top1
+    return emulation.evaluation.top1

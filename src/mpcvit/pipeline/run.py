@@ -169,7 +169,8 @@ class Pipeline:
         def make() -> None:
             checkpoint = Checkpoint.load(self.run_folder(recipe) / MODEL_FILE)
             images = spread(self.workshop.dataset.train, CALIBRATION_IMAGES)
-            lower(checkpoint, images, self.plan.profile).save(path)
+            program = lower(checkpoint, images, self.plan.profile, progress=self.display.count)
+            program.save(path)
             jax.clear_caches()
 
         def work() -> tuple[bool, str]:
