@@ -107,3 +107,4 @@ def test_what_was_made_from_something_else_is_made_again(tmp_path):
     with pytest.raises(UserError):
         make_once(path, {"from": "c"}, fail)
     assert not make_once(path, {"from": "b"}, make)  # a failed step leaves no mark
+    assert not make_once(path, {"from": "b"}, make, lambda path: fail())  # nor is it loadable

@@ -133,7 +133,7 @@ class Pipeline:
                 "kinds": sorted(kind.value for kind in plan.kinds),
                 "version": __version__,
             }
-            reused = make_once(path, made_from, make)
+            reused = make_once(path, made_from, make, LatencyTable.load)
             return reused, LatencyTable.load(path).source.partition(":")[0]
 
         self._do("profile", plan.profile.protocol.value, work)
@@ -175,7 +175,8 @@ class Pipeline:
 
         def work() -> tuple[bool, str]:
             try:
-                return make_once(path, self._made_from(recipe), make), str(path)
+                made_from = self._made_from(recipe)
+                return make_once(path, made_from, make, SecureProgram.load), str(path)
             except UserError as error:
                 return False, f"left out: {error}"
 
