@@ -81,36 +81,33 @@ def _plane(chart: XYChart) -> Any:
 
 def _bars(chart: BarChart) -> Any:
     lines = 1 if chart.stacked else len(chart.series)
-    figure, axes = _sheet(7.0, 1.6 + 0.24 * len(chart.categories) * (lines + 0.8))
-    step = lines + 0.8
+    step = lines + 0.6
+    figure, axes = _sheet(7.0, 1.2 + 0.15 * len(chart.categories) * step)
+    before = [0.0] * len(chart.categories)
     for offset, series in enumerate(chart.series):
-        places = [step * place + (0 if chart.stacked else offset) for place in _range(chart)]
-        before = [
-            sum(other.values[place] or 0 for other in chart.series[:offset])
-            for place in _range(chart)
-        ]
+        known = [(place, value) for place, value in enumerate(series.values) if value is not None]
         published = series.origin == "published"
         axes.barh(
-            places,
-            [value or 0 for value in series.values],
-            left=before if chart.stacked else None,
+            [step * place + (0 if chart.stacked else offset) for place, _ in known],
+            [value for _, value in known],
+            left=[before[place] for place, _ in known] if chart.stacked else None,
             height=0.85,
             color="white" if published else _colour(series.hue),
             edgecolor=_colour(series.hue),
             linestyle="--" if published else "-",
             label=series.name,
         )
+        for place, value in known:
+            before[place] += value
     centre = 0 if chart.stacked else (lines - 1) / 2
-    axes.set_yticks([step * place + centre for place in _range(chart)], chart.categories)
+    places = [step * place + centre for place in range(len(chart.categories))]
+    axes.set_yticks(places, chart.categories)
+    axes.margins(y=0.02)
     axes.invert_yaxis()
     axes.set(xlabel=chart.value_label, title=chart.title)
     axes.grid(axis="x", alpha=0.3)
     _legend(figure, axes, len(chart.series))
     return figure
-
-
-def _range(chart: BarChart) -> range:
-    return range(len(chart.categories))
 
 
 def _grids(chart: GridChart) -> Any:
