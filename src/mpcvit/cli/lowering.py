@@ -63,7 +63,7 @@ def lower(
         if tune:
             from mpcvit.runtime.tune import tune as find_engine
 
-            pixels = [np.asarray(split.images[index]) for index in chosen[:64]]
+            pixels = spread(split, min(images, 64))
             program = find_engine(
                 program,
                 program.preprocess(pixels),

@@ -154,7 +154,6 @@ def _tell(done: "Sequence[Done]") -> None:
             f"{one.seconds:>8.1f} s  {one.outcome}"
         )
     ran = [one for one in done if not one.reused]
-    print(
-        f"{len(ran)} steps ran in {sum(one.seconds for one in ran):,.0f} s, "
-        f"{len(done) - len(ran)} were reused"
-    )
+    steps = "1 step" if len(ran) == 1 else f"{len(ran)} steps"
+    seconds = sum(one.seconds for one in ran)
+    print(f"{steps} ran in {seconds:,.0f} s, {len(done) - len(ran)} were reused")

@@ -24,6 +24,7 @@ from mpcvit.data import spread
 from mpcvit.errors import UserError
 from mpcvit.experiments.recipes import HEAD_SEARCH, SOFTMAX, Recipe
 from mpcvit.experiments.run import Workshop
+from mpcvit.lowering.engine import DESCRIPTION
 from mpcvit.lowering.lower import lower
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.optim.loop import DivergedError
@@ -185,11 +186,10 @@ class Pipeline:
     def _measure(self, recipe: Recipe, form: str) -> dict[str, Any]:
         """A row of the results; the record lies beside the network."""
         folder = self.run_folder(recipe)
-        path = folder / f"measured-{form}.json"
+        path, lowered = folder / f"measured-{form}.json", form == "lowered"
 
         def make() -> None:
             checkpoint = Checkpoint.load(folder / MODEL_FILE)
-            lowered = form == "lowered"
             model = SecureProgram.load(self._program(recipe)) if lowered else checkpoint
             found = measure(
                 model,
@@ -209,7 +209,7 @@ class Pipeline:
                 **self._made_from(recipe),
                 "images": self.plan.images,
                 "simulate": self.plan.simulate,
-                "form": form,
+                "program": _digest(self._program(recipe) / DESCRIPTION) if lowered else "",
             }
             reused = make_once(path, made_from, make)
             row = read_json(path.read_text("utf-8"), str(path))
@@ -227,9 +227,8 @@ class Pipeline:
         return self.run_folder(recipe) / "program"
 
     def _made_from(self, recipe: Recipe) -> dict[str, Any]:
-        model = self.run_folder(recipe) / MODEL_FILE
         return {
-            "model": hashlib.sha256(model.read_bytes()).hexdigest(),
+            "model": _digest(self.run_folder(recipe) / MODEL_FILE),
             "profile": to_plain(self.plan.profile),
             "version": __version__,
         }
@@ -248,3 +247,7 @@ class Pipeline:
         self.done.append(done)
         self.display.end()
         return done
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -28,6 +28,7 @@ class TableKind(str, Enum):
     """The tables that `mpcvit` writes, told apart by their columns."""
 
     PIPELINE = "pipeline"
+    LOWERING = "plain against lowered"
     SUMMARY = "summary of an experiment"
     RUNS = "runs of an experiment"
     SEARCHES = "searches of an experiment"
@@ -42,6 +43,7 @@ class TableKind(str, Enum):
 
 _COLUMNS = {
     TableKind.PIPELINE: ("network", "form", "top1", "exchanges"),
+    TableKind.LOWERING: ("network", "form", "batch", "exchanges"),
     TableKind.SUMMARY: ("network", "top1_mean", "modelled_s"),
     TableKind.RUNS: ("network", "seed", "top1", "modelled_s"),
     TableKind.SEARCHES: ("search", "mean_alpha_by_layer"),

@@ -86,6 +86,14 @@ def places(tmp_path_factory):
             for form, exchanges, seconds in (("plain", 100, 2.0), ("lowered", 25, 0.5))
         ],
     )
+    write_rows(
+        folder / "lowering.csv",
+        [
+            {"network": "scaling", "form": form, "profile": "semi2k-wan", "batch": 16}
+            | {"exchanges": exchanges, "sent_mb": 2.0, "modelled_s": 3.0, "measured_s": ""}
+            for form, exchanges in (("plain", 90), ("lowered", 30))
+        ],
+    )
     write_rows(folder / "unrelated.csv", [{"a": 1}])
     (folder / "broken").mkdir()
     (folder / "broken" / "model.safetensors").write_bytes(b"no tensors")

@@ -86,10 +86,12 @@ def _costs(findings: Findings) -> Iterator[_Cost]:
             modelled_s=None if network is None else record.modelled_s(network) / images,
             measured_s=record.measured_s / images if was_timed(record) else None,
         )
-    for table in findings.tables_of(TableKind.PIPELINE):
+    for table in (*findings.tables_of(TableKind.PIPELINE), *findings.tables_of(TableKind.LOWERING)):
         for row in table.held.rows:
+            batch = row.get("batch", "1")
+            several = "" if batch == "1" else f", {batch} images at a time"
             yield _Cost(
-                network=f"{row['network']}, {row['protocol']}",
+                network=f"{row['network']}, {row.get('profile') or row['protocol']}{several}",
                 form=row["form"],
                 exchanges=float(row["exchanges"]),
                 sent_mb=float(row["sent_mb"]),
