@@ -40,7 +40,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train Vision Transformers that are fast, accurate and private under secure "
-    "multi-party computation, and run them.",
+    "multi-party computation, and run them.\n\n"
+    "Example: mpcvit pipeline configs/digits-quick.toml",
 )
 
 

@@ -79,7 +79,7 @@ def test_what_is_not_ours_is_escaped(page):
 
 def test_the_command_writes_page_and_figures(places, tmp_path):
     out = tmp_path / "report.html"
-    run = places[0] / "mpcvit-0.3"
+    run = places[0] / "mpcvit-0.3" / "seed-0" / "plain.json"
     done = invoke("report", run, "--out", out, "--figures", tmp_path / "figures", "--json")
     told = json.loads(done.stdout)
     assert told["report"] == str(out)
@@ -94,7 +94,7 @@ def test_the_command_writes_page_and_figures(places, tmp_path):
 
 def test_figures_are_the_same_when_drawn_again(places, tmp_path):
     findings = gather([places[0]])
-    charts = [chart for section in make_sections(findings, []) for chart in section.charts][:2]
+    charts = [chart for section in make_sections(findings, []) for chart in section.charts][:1]
     first, again = (
         [path.read_bytes() for path in write_figures(tmp_path / name, charts)]
         for name in ("first", "again")
