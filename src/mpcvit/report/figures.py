@@ -67,7 +67,7 @@ def _plane(chart: XYChart) -> Any:
             label=series.name,
         )
         for point in series.points:
-            if point.low is not None and point.high is not None:
+            if series.marked and point.low is not None and point.high is not None:
                 axes.vlines(point.x, point.low, point.high, colors=_colour(series.hue), alpha=0.6)
     if chart.log:
         axes.set(xscale="log", yscale="log")

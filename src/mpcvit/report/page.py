@@ -41,7 +41,7 @@ def make_sections(findings: Findings, published: Sequence[TradeOff]) -> list[Sec
     """Every chart that the findings allow."""
     made = (
         ("Accuracy and latency", trade_off.charts(findings, published)),
-        ("What each head became", heads.charts(findings)),
+        ("Architectures", heads.charts(findings)),
         ("Plain against lowered", lowering.charts(findings)),
         ("Layer by layer", layers.charts(findings)),
         ("Operation by operation", operations.charts(findings)),

@@ -245,7 +245,7 @@
         }
         one.points.forEach((point, index) => {
           const [x, y] = places[index];
-          if (point.low !== null && point.high !== null) {
+          if (one.marked && point.low !== null && point.high !== null) {
             shape("path", { d: `M${x} ${atY(point.low)}V${atY(point.high)}`, stroke,
               "stroke-width": 1.5, "stroke-opacity": 0.6 }, svg);
           }

@@ -28,7 +28,7 @@ class TradeOff:
 
 def charts(findings: Findings, published: Sequence[TradeOff]) -> list[XYChart]:
     """A chart for each data set, with the paper's points where it has that data set."""
-    # a summary over seeds comes after its runs, and takes their place
+    # what tells more of the same network comes later, and takes its place
     own = list({(o.config, o.network, o.form, o.origin): o for o in _found(findings)}.values())
     return [
         _chart(data, [one for one in own if one.data == data], published)
@@ -98,15 +98,16 @@ def _chart(data: str, own: list[TradeOff], published: Sequence[TradeOff]) -> XYC
 
 
 def _point(one: TradeOff) -> Point:
+    label = one.network if one.form == "plain" else f"{one.network}, {one.form}"
     return Point(
-        x=one.seconds, y=one.top1, label=one.network, low=one.low, high=one.high, facts=one.facts
+        x=one.seconds, y=one.top1, label=label, low=one.low, high=one.high, facts=one.facts
     )
 
 
 def _front(own: list[TradeOff]) -> Series | None:
     """Networks that none beats in both, among those whose seconds were modelled alike."""
     judged = sorted(
-        (one for one in own if one.origin == "modelled" and one.form == "plain"),
+        (one for one in own if one.origin == "modelled"),
         key=lambda one: (one.seconds, -one.top1),
     )
     best: list[TradeOff] = []
@@ -117,7 +118,7 @@ def _front(own: list[TradeOff]) -> Series | None:
         return None
     return Series(
         name="best trade-offs, modelled",
-        points=tuple(Point(x=one.seconds, y=one.top1, label=one.network) for one in best),
+        points=tuple(_point(one) for one in best),
         origin="modelled",
         hue=-1,
         marked=False,
@@ -194,12 +195,12 @@ def _of_runs(table: Named[Table]) -> Iterator[TradeOff]:
 
 
 def _of_pipeline(table: Named[Table]) -> Iterator[TradeOff]:
-    """Measured seconds; the modelled ones of plain networks come from the networks themselves."""
+    """Seconds measured, and modelled from what the very same runs counted."""
     for row in table.held.rows:
         top1 = number(row["top1"])
         for origin in ("measured", "modelled"):
             seconds = number(row.get(f"{origin}_s"))
-            if top1 is None or seconds is None or (origin, row["form"]) == ("modelled", "plain"):
+            if top1 is None or seconds is None:
                 continue
             yield TradeOff(
                 data=data_of(row["config"]),
