@@ -55,12 +55,7 @@ class Reciprocal:
     @property
     def max_error(self) -> float:
         """Of the polynomial, with room for rounding: z resolves `low` to high / low parts."""
-        return 1 / self._peaks()[-1] + self.rounding
-
-    @property
-    def rounding(self) -> float:
-        """What no number of steps gets below."""
-        return 2.0**-16 + 2.0**-23 * self.high / self.low
+        return 1 / self._peaks()[-1] + 2.0**-16 + 2.0**-23 * self.high / self.low
 
     def _peaks(self) -> list[float]:
         """t_1, t_2, t_4, ... up to t_N."""
@@ -97,8 +92,6 @@ def fit_reciprocal(low: float, high: float, tolerance: float) -> Reciprocal:
     """
     for steps in range(2, 17):
         found = Reciprocal(low=low, high=high, steps=steps)
-        if found.rounding > tolerance:
-            break  # further steps would only grow beyond what a float holds
         if found.max_error <= tolerance:
             return found
     raise UserError(f"no reciprocal on [{low:g}, {high:g}] is within {tolerance:g}")
