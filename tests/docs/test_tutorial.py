@@ -5,6 +5,8 @@ import re
 import shutil
 
 import pytest
+from sklearn.datasets import load_digits
+from sklearn.utils import Bunch
 
 from mpcvit.cost.estimate import estimate
 from tests.cli.test_commands import invoke
@@ -12,6 +14,7 @@ from tests.docs.commands import ROOT, blocks, commands
 
 PAGE = ROOT / "docs" / "tutorial.md"
 SMALLER = {"epochs": 1, "depth": 1, "heads": 2, "width": 8, "batch_size": 128, "patch_size": 4}
+PICTURES = 300
 FOUND = "mpcvit-0.5-distilled"
 PIPELINE = ["pipeline", "photos.toml", "--ratios", "0.5"]
 # two hosts: tests/two_party and tests/hosts; training by itself: tests/cli; to lower once more
@@ -31,6 +34,9 @@ def followed(tmp_path_factory):
             lambda model, profile, kinds, progress: estimate(model, profile.network),
         )
         patch.setattr("mpcvit.pipeline.run.CALIBRATION_IMAGES", 32)
+        digits = load_digits()
+        few = Bunch(images=digits.images[:PICTURES], target=digits.target[:PICTURES])
+        patch.setattr("sklearn.datasets.load_digits", lambda: few)
         exec(compile(blocks(PAGE, "python")[0], str(PAGE), "exec"), {})
         text = blocks(PAGE, "toml")[0]
         for key, value in SMALLER.items():
