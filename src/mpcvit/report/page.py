@@ -3,7 +3,7 @@
 import html
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -83,8 +83,6 @@ def render(findings: Findings, sections: Sequence[Section], *, title: str = "mpc
 
 def _distinct(charts: Sequence[Any]) -> tuple[Chart, ...]:
     """Charts of two tables may have the same name, and an address must not."""
-    from dataclasses import replace
-
     seen: dict[str, int] = {}
     found = []
     for chart in charts:

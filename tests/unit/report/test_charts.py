@@ -92,9 +92,7 @@ def test_operations(findings):
 
 
 def test_few_operations_have_a_name_of_their_own():
-    from collections import Counter
-
-    many = Counter({f"operation {place}": 100 - place for place in range(12)})
+    many = {f"operation {place}": 100 - place for place in range(12)}
     stack = operations._stack([many], "counted")
     assert len(stack) == operations._MOST + 1
     assert sum(series.values[0] for series in stack) == sum(many.values())

@@ -1,7 +1,6 @@
 """Where the cost lies, by operation: of private runs, and of a block and of softmax by parts."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, slug
 from mpcvit.report.charts.layers import record_name, was_timed
@@ -51,21 +50,26 @@ def _of_records(findings: Findings) -> list[BarChart]:
     return found
 
 
-def _by_operation(record: RunRecord, measure: Callable[[OperationCost], float]) -> Counter[str]:
-    total: Counter[str] = Counter()
+def _by_operation(record: RunRecord, measure: Callable[[OperationCost], float]) -> dict[str, float]:
+    total: dict[str, float] = {}
     for stage in record.stages:
         for operation in stage.operations:
-            total[operation.name] += measure(operation) / record.images  # type: ignore[assignment]
+            before = total.get(operation.name, 0.0)
+            total[operation.name] = before + measure(operation) / record.images
     return total
 
 
-def _stack(totals: Sequence[Counter[str]], origin: Origin) -> tuple[BarSeries, ...]:
+def _stack(totals: Sequence[Mapping[str, float]], origin: Origin) -> tuple[BarSeries, ...]:
     """The dearest operations each by itself, and the others together."""
-    overall: Counter[str] = sum(totals, Counter())
-    largest = [name for name, _ in overall.most_common(_MOST)]
+    names = dict.fromkeys(name for total in totals for name in total)
+    overall = {name: sum(total.get(name, 0.0) for total in totals) for name in names}
+    largest = sorted(overall, key=lambda name: -overall[name])[:_MOST]
     stacked = [
         BarSeries(
-            name=name, values=tuple(total[name] for total in totals), origin=origin, hue=place
+            name=name,
+            values=tuple(total.get(name, 0.0) for total in totals),
+            origin=origin,
+            hue=place,
         )
         for place, name in enumerate(largest)
     ]
