@@ -93,6 +93,7 @@ class RunRecord:
     peak_bytes: dict[str, int]  # memory of each party's process, by role
     notes: tuple[str, ...]  # who had to be trusted, and what was changed to fit fixed point
     environment: Environment
+    form: str = "plain"  # the network as it was trained, or "lowered"
 
     @property
     def images(self) -> int:

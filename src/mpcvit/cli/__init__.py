@@ -14,8 +14,8 @@ from mpcvit.errors import UserError
 # In the order of the work, not of the alphabet.
 _ORDER = (
     *("train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
-    *("evaluate", "show", "import", "lower", "explain", "run", "certs", "serve", "predict"),
-    *("profile", "bench"),
+    *("pipeline", "report", "evaluate", "show", "import", "lower", "explain", "run"),
+    *("certs", "serve", "predict", "profile", "bench"),
 )
 
 
@@ -40,7 +40,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train Vision Transformers that are fast, accurate and private under secure "
-    "multi-party computation, and run them.",
+    "multi-party computation, and run them.\n\n"
+    "Example: mpcvit pipeline configs/digits-quick.toml",
 )
 
 
@@ -68,7 +69,9 @@ from mpcvit.cli import (  # noqa: E402
     hosts,  # noqa: F401
     lowering,  # noqa: F401
     models,  # noqa: F401
+    pipeline,  # noqa: F401
     private,  # noqa: F401
+    report,  # noqa: F401
     search,  # noqa: F401
     training,  # noqa: F401
 )

@@ -25,7 +25,11 @@ from mpcvit.profile import load_profile
 if TYPE_CHECKING:
     from mpcvit.config import ModelConfig
 
-bench = typer.Typer(no_args_is_help=True, help="Measure this machine, and private inference on it.")
+bench = typer.Typer(
+    no_args_is_help=True,
+    help="Measure this machine, and private inference on it.\n\n"
+    "Example: mpcvit bench network --networks softmax,scaling",
+)
 app.add_typer(bench, name="bench")
 
 CIFAR = Path("configs/cifar10.toml")

@@ -49,9 +49,8 @@ def lower(
     """
     settings = load_profile(profile)
 
-    import numpy as np
-
     from mpcvit.checkpoint import Checkpoint
+    from mpcvit.data import spread
     from mpcvit.lowering.lower import lower as stage
     from mpcvit.lowering.passes import Passes
     from mpcvit.report.live import counting
@@ -60,11 +59,9 @@ def lower(
     checkpoint = Checkpoint.load(model_file)
     with counting() as progress:
         split = load_training_images(checkpoint, data, progress)
-        # spread over the split, whatever its order
-        chosen = np.linspace(0, len(split) - 1, min(images, len(split))).astype(int)
         program = stage(
             checkpoint,
-            [np.asarray(split.images[i]) for i in chosen],
+            spread(split, images),
             settings,
             error_budget=error_budget,
             passes=passes,
@@ -73,7 +70,7 @@ def lower(
         if tune:
             from mpcvit.runtime.tune import tune as find_engine
 
-            pixels = [np.asarray(split.images[index]) for index in chosen[:64]]
+            pixels = spread(split, min(images, 64))
             program = find_engine(
                 program,
                 program.preprocess(pixels),

@@ -66,6 +66,12 @@ def load_dataset(
     )
 
 
+def spread(split: Split, count: int) -> list[np.ndarray]:
+    """So many of a split's images, from all over it, whatever its order."""
+    places = np.linspace(0, len(split) - 1, min(count, len(split))).astype(int)
+    return [np.asarray(split.images[place]) for place in places]
+
+
 def load_split(
     config: DataConfig,
     split: SplitName,

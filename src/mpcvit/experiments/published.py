@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mpcvit.config import read_toml
+from mpcvit.report.charts.trade_off import TradeOff
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,25 @@ def published(config_name: str, experiment: str, row: str) -> Published:
         if config_name.startswith(data):
             return Published(**_table()[data].get(experiment, {}).get(row, {}))
     return Published()
+
+
+def published_trade_offs() -> list[TradeOff]:
+    """The paper's networks of known accuracy and latency, for a report to set beside ours."""
+    names: dict[tuple[str, str], TradeOff] = {}
+    for data, experiments in _table().items():
+        for experiment in ("trade-off", "mpcvit-plus", "head-pruning"):
+            for network, found in experiments.get(experiment, {}).items():
+                if {"top1", "latency_s"} <= found.keys():
+                    point = TradeOff(
+                        data=data,
+                        network=network,
+                        top1=found["top1"],
+                        seconds=found["latency_s"],
+                        origin="published",
+                        facts={"from": "the MPCViT paper: SPU 0.3.1b0, SEMI-2K, Xeon 2.40 GHz"},
+                    )
+                    names.setdefault((data, network), point)
+    return list(names.values())
 
 
 @cache

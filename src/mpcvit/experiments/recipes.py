@@ -16,10 +16,11 @@ class SearchRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Derivation:
-    """Which architecture is taken from a search."""
+    """Which architecture is taken from a search: by the share of dear heads, or by seconds."""
 
     search: SearchRecipe
-    ratio: float
+    ratio: float = 1.0
+    budget_s: float | None = None  # in place of the ratio
     per_layer: bool = False
     mlp_form: MlpForm | None = None  # of tokens without GeLU, where the search weighs GeLU
 
@@ -100,6 +101,17 @@ def mpcvit(
         derivation=Derivation(search=search, ratio=ratio, per_layer=per_layer, mlp_form=mlp_form),
         teacher=SOFTMAX if distilled else None,
         series=stem + end,
+    )
+
+
+def within(budget_s: float, *, mlp_form: MlpForm | None = None) -> Recipe:
+    """The heads of the largest alpha whose network takes at most so many seconds, distilled."""
+    derivation = Derivation(search=HEAD_SEARCH, budget_s=budget_s, mlp_form=mlp_form)
+    return Recipe(
+        name=f"mpcvit-{budget_s:g}s-distilled",
+        derivation=derivation,
+        teacher=SOFTMAX,
+        series="mpcvit-distilled",
     )
 
 

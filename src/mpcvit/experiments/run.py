@@ -33,7 +33,7 @@ from mpcvit.optim.loop import DivergedError, Observer
 from mpcvit.optim.state import first_difference, identify
 from mpcvit.records import MODEL_FILE, SEARCH_FILE, STATE_FILE, Environment, Provenance
 from mpcvit.report.networks import NetworkRow
-from mpcvit.search.derive import MlpRule, derive_by_ratio
+from mpcvit.search.derive import MlpRule, derive_by_budget, derive_by_ratio
 from mpcvit.search.result import SearchResult
 from mpcvit.search.task import search
 from mpcvit.storage import write_text
@@ -96,11 +96,11 @@ class Workshop:
     def derive(self, derivation: Derivation, seed: int) -> Architecture:
         result = self.search(derivation.search, seed)
         form = derivation.mlp_form
+        rule = None if form is None else MlpRule(form=form)
+        if derivation.budget_s is not None:
+            return derive_by_budget(result, derivation.budget_s, mlp=rule).architecture
         return derive_by_ratio(
-            result,
-            derivation.ratio,
-            per_layer=derivation.per_layer,
-            mlp=None if form is None else MlpRule(form=form),
+            result, derivation.ratio, per_layer=derivation.per_layer, mlp=rule
         ).architecture
 
     def network_run(self, recipe: Recipe, seed: int) -> NetworkRun:

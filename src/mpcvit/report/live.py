@@ -52,18 +52,26 @@ def counting() -> Iterator[Callable[[str, int, int], None]]:
 
 
 class LiveProgress:
-    """Shows a training run: loss, accuracy, images per second, time left."""
+    """Shows a training run: loss, accuracy, images per second, time left.
 
-    def __init__(self) -> None:
-        self._progress = _progress(TextColumn("{task.fields[state]}"))
+    By itself, or as a line of a display that shows more.
+    """
+
+    def __init__(self, within: Progress | None = None) -> None:
+        self._within = within
+        self._progress = within or _progress(TextColumn("{task.fields[state]}"))
         self._task: TaskID | None = None
 
     def __enter__(self) -> "LiveProgress":
-        self._progress.start()
+        if self._within is None:
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._within is None:
+            self._progress.stop()
+        elif self._task is not None:
+            self._progress.remove_task(self._task)
 
     def on_step(self, event: StepEvent) -> None:
         state = " ".join(f"{name} {value:.3f}" for name, value in event.means.items())
@@ -86,3 +94,41 @@ class LiveProgress:
             line += f"  test loss {row['test_loss']:.4f}  top-1 {100 * row['test_top1']:.2f} %"
         line += f"  {row['images_per_s']:,.0f} images/s, {100 * row['input_wait']:.0f} % input"
         console.print(line, highlight=False, soft_wrap=True)
+
+
+class WholeProgress:
+    """Shows work of many steps: a bar for the whole, and one for what its step is doing."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._progress = _progress(TextColumn("{task.fields[state]}"))
+        self._whole = self._progress.add_task("", total=steps, state="")
+        self._parts: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "WholeProgress":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, name: str) -> None:
+        done = int(self._progress.tasks[0].completed)
+        self._progress.update(self._whole, description=name)
+        console.print(f"step {done + 1} of {self._steps}: {name}", highlight=False)
+
+    def end(self) -> None:
+        for part in self._parts.values():
+            self._progress.remove_task(part)
+        self._parts.clear()
+        self._progress.advance(self._whole)
+
+    def count(self, what: str, done: int, total: int) -> None:
+        """Show how far a part of the current step is."""
+        if what not in self._parts:
+            self._parts[what] = self._progress.add_task(f"  {what}", total=total, state="")
+        self._progress.update(self._parts[what], completed=done, total=total)
+
+    def training(self) -> LiveProgress:
+        """Who shows a training or a search of the current step."""
+        return LiveProgress(within=self._progress)

@@ -65,6 +65,7 @@ def make_record(
         profile=to_plain(profile),
         architecture=prepared["architecture"],
         program=prepared["program"],
+        form=prepared["form"],
         set_up=SetUpCost(
             connect_s=journal.find(Role.DATA_OWNER, "connected")["connect_s"],
             compile_s=prepared["compile_s"],

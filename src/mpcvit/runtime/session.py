@@ -205,6 +205,7 @@ class Session:
                 "compile_s": seconds,
                 "architecture": card.architecture.digest(),
                 "program": digest,
+                "form": "plain" if card.plan is None else "lowered",
                 "stages": len(program.stages) + 2,  # with the input's and the output's way
                 "notes": list(program.notes),
             }

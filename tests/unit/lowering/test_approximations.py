@@ -92,3 +92,8 @@ def test_inverse_roots_of_different_lengths_share_their_exchanges():
 def test_what_cannot_be_done_is_refused(fit):
     with pytest.raises(UserError):
         fit()
+
+
+def test_a_reciprocal_closer_than_rounding_is_refused():
+    with pytest.raises(UserError, match="no reciprocal"):  # and no float overflows on the way
+        fit_reciprocal(1.0, 1.2, 1e-6)

@@ -1,0 +1,159 @@
+"""`mpcvit pipeline`."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mpcvit.cli import app
+from mpcvit.cli.options import (
+    AsJson,
+    ConfigFile,
+    DataFolder,
+    Overrides,
+    parse_numbers,
+    print_json,
+    settings_of,
+)
+from mpcvit.cli.private import ProfileName
+from mpcvit.cli.running import load_data
+from mpcvit.cli.search import parse_seconds
+from mpcvit.config import load_config
+from mpcvit.cores import split_cpu
+from mpcvit.profile import load_profile
+
+if TYPE_CHECKING:
+    from mpcvit.optim.loop import Observer
+    from mpcvit.pipeline.run import Done
+    from mpcvit.report.live import WholeProgress
+
+
+@app.command()
+def pipeline(
+    config_file: ConfigFile,
+    data: DataFolder = None,
+    overrides: Overrides = None,
+    ratios: Annotated[
+        str | None,
+        typer.Option(
+            help="Shares of heads that keep the dear attention, between commas; "
+            "0.1,0.3,0.5,0.7 unless budgets are given."
+        ),
+    ] = None,
+    budgets: Annotated[
+        str | None, typer.Option(help="Seconds for whole networks, such as 12s,20s.")
+    ] = None,
+    baselines: Annotated[
+        str | None,
+        typer.Option(help="Also train these of the paper's baselines, as relu_softmax,scaling."),
+    ] = None,
+    profile: ProfileName = "semi2k-wan",
+    images: Annotated[int, typer.Option(min=1, help="Test images to classify privately.")] = 1,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Measure in threads: same counts, no measured seconds."),
+    ] = False,
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Report; runs/NAME/report.html unless given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go the whole way: teacher, profile, search, derive, retrain, lower, measure, report.
+
+    Stop it at any time: the same command goes on where it was, and reuses every
+    step whose result is there. `mpcvit experiment` shares its runs.
+
+    Example: mpcvit pipeline configs/digits-quick.toml --ratios 0.3,0.7
+    """
+    from mpcvit.pipeline.plan import Plan
+
+    settings = settings_of(data, overrides)
+    config = load_config(config_file, settings)
+    shares = parse_numbers(ratios, "--ratios")
+    seconds = tuple(parse_seconds(part) for part in budgets.split(",")) if budgets else ()
+    chosen = {} if shares is None and not seconds else {"ratios": shares or ()}
+    plan = Plan(
+        config=config,
+        profile=load_profile(profile),
+        budgets_s=seconds,
+        baselines=tuple(name.strip() for name in baselines.split(",")) if baselines else (),
+        images=images,
+        simulate=simulate,
+        **chosen,
+    )
+    split_cpu(config.train.batch_size)
+
+    from mpcvit.experiments.run import Workshop
+    from mpcvit.optim.loop import StoppedError
+    from mpcvit.pipeline.run import Pipeline
+    from mpcvit.report.live import WholeProgress, console
+
+    dataset = load_data(config)
+    started: list[str] = []
+    with WholeProgress(Pipeline.count_steps(plan)) as display:
+        workshop = Workshop(
+            config_file=config_file,
+            overrides=tuple(settings),
+            dataset=dataset,
+            runs=runs,
+            latency=None,
+            watch=lambda name: _watch(name, display, started),
+        )
+        course = Pipeline(plan=plan, workshop=workshop, display=display, started=started)
+        try:
+            course.run()
+        except (StoppedError, KeyboardInterrupt):
+            console.print("stopped; the same command goes on", highlight=False)
+            raise typer.Exit(130) from None
+    page = out or course.folder / "report.html"
+    charts = _report(course.folder, page, config.name)
+    if as_json:
+        print_json(
+            {"steps": [asdict(one) for one in course.done], "charts": charts, "report": str(page)}
+        )
+        return
+    _tell(course.done)
+    print(f"results  {course.folder / 'pipeline.csv'}")
+    print(f"report   {page}")
+
+
+@contextmanager
+def _watch(
+    name: str, display: "WholeProgress", started: list[str]
+) -> "Iterator[Sequence[Observer]]":
+    from mpcvit.report.curves import CurveWriter
+    from mpcvit.report.importance import ImportanceWriter
+
+    started.append(name)
+    with display.training() as live:
+        yield (live, CurveWriter(), ImportanceWriter())
+
+
+def _report(folder: Path, page: Path, name: str) -> list[str]:
+    from mpcvit.experiments.published import published_trade_offs
+    from mpcvit.report.findings import gather
+    from mpcvit.report.live import counting
+    from mpcvit.report.page import make_sections, write_page
+
+    with counting() as progress:
+        findings = gather([folder], progress=progress)
+    sections = make_sections(findings, published_trade_offs())
+    write_page(page, findings, sections, title=f"mpcvit pipeline: {name}")
+    return [chart.id for section in sections for chart in section.charts]
+
+
+def _tell(done: "Sequence[Done]") -> None:
+    width = max(len(one.subject) for one in done)
+    for one in done:
+        print(
+            f"{one.step:<8} {one.subject:<{width}}  {'reused' if one.reused else 'ran':<6} "
+            f"{one.seconds:>8.1f} s  {one.outcome}"
+        )
+    ran = [one for one in done if not one.reused]
+    steps = "1 step" if len(ran) == 1 else f"{len(ran)} steps"
+    seconds = sum(one.seconds for one in ran)
+    print(f"{steps} ran in {seconds:,.0f} s, {len(done) - len(ran)} were reused")

@@ -1,0 +1,75 @@
+"""`mpcvit report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mpcvit.cli import app
+from mpcvit.cli.options import AsJson, print_json
+from mpcvit.cli.search import LatencyFile
+
+
+@app.command()
+def report(
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Run folders, checkpoints, records of private runs, CSV tables; folders are "
+            "searched through.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Page to write (HTML).")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also every chart as PNG and SVG.")
+    ] = None,
+    published: Annotated[
+        bool,
+        typer.Option(help="Show the paper's points beside runs on its data sets."),
+    ] = True,
+    latency: LatencyFile = None,
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "mpcvit report",
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page from any set of runs, records and tables.
+
+    Accuracy against latency beside the paper's points, what each head became,
+    cost by layer and operation, plain against lowered, learning curves, and
+    where every number comes from. The page is one file and needs no network.
+
+    Example: mpcvit report runs/digits results/secure --out report.html --figures figures
+    """
+    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.errors import UserError
+    from mpcvit.experiments.published import published_trade_offs
+    from mpcvit.report.figures import write_figures
+    from mpcvit.report.findings import gather
+    from mpcvit.report.live import counting
+    from mpcvit.report.page import make_sections, write_page
+
+    table = None if latency is None else LatencyTable.load(latency)
+    with counting() as progress:
+        findings = gather(places, table, progress)
+        if findings.is_empty:
+            raise UserError("none of these places holds a run, a record or a table")
+        sections = make_sections(findings, published_trade_offs() if published else [])
+        write_page(out, findings, sections, title=title)
+        charts = [chart for section in sections for chart in section.charts]
+        drawn = [] if figures is None else write_figures(figures, charts, progress)
+    for reason in findings.skipped:
+        typer.echo(f"left out: {reason}", err=True)
+    if as_json:
+        print_json(
+            {
+                "report": str(out),
+                "charts": [chart.id for chart in charts],
+                "figures": [str(path) for path in drawn],
+                "skipped": list(findings.skipped),
+            }
+        )
+        return
+    print(f"charts   {len(charts)}")
+    if figures is not None:
+        print(f"figures  {figures}")
+    print(f"report   {out}")

@@ -1,0 +1,83 @@
+"""A network classifies test images privately: what it cost, and whether it said the same."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.classifier import Classifier
+from mpcvit.data import Split
+from mpcvit.lowering.emulate import emulate
+from mpcvit.lowering.program import Model, SecureProgram
+from mpcvit.profile import Profile, Protocol
+from mpcvit.run_record import RunRecord
+from mpcvit.runtime.run import run
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """A private run's record, and its row of the results."""
+
+    record: RunRecord
+    row: dict[str, Any]
+
+
+def measure(
+    model: Model,
+    checkpoint: Checkpoint,
+    test: Split,
+    profile: Profile,
+    *,
+    images: int,
+    simulate: bool,
+    progress: Progress,
+) -> Measurement:
+    """Run the first test images one by one; `checkpoint` is what the model came from."""
+    pixels = np.asarray(test.images[:images])
+    result = run(model, pixels, profile, simulate=simulate, progress=progress)
+    record, count = result.record, len(pixels)
+    classifier = Classifier(checkpoint)
+    plain = classifier(classifier.preprocess(list(pixels))).argmax(axis=1)
+    private, labels = result.logits.argmax(axis=1), np.asarray(test.labels[:images])
+    # Cheetah's many one-way messages are no rounds, so nothing can be modelled from them
+    modelled = profile.protocol is not Protocol.CHEETAH
+    here = record.environment
+    return Measurement(
+        record=record,
+        row={
+            "form": record.form,
+            "top1": round(100 * _accuracy(model, test, progress), 2),
+            "images": count,
+            "agree": int((private == plain).sum()),
+            "private_right": int((private == labels).sum()),
+            "exchanges": round(record.exchanges / count),
+            "sent_mb": round(record.sent_bytes / 1e6 / count, 4),
+            "compute_s": round(record.compute_s / count, 4),
+            "modelled_s": round(record.modelled_s(profile.network) / count, 4) if modelled else "",
+            "measured_s": "" if simulate else round(record.measured_s / count, 3),
+            "protocol": profile.protocol.value,
+            "round_trip_ms": profile.network.round_trip_ms,
+            "bandwidth_mb_per_s": profile.network.bandwidth_bytes_per_s / 1e6,
+            "warning": profile.warning,
+            "hardware": here.hardware,
+            "commit": here.commit,
+            "created": here.created,
+        },
+    )
+
+
+def _accuracy(model: Model, test: Split, progress: Progress) -> float:
+    """Top-1 on the whole test split: a checkpoint's own, or of a program's plaintext emulation."""
+    if not isinstance(model, SecureProgram):
+        return model.provenance.metrics["test_top1"]
+    emulation = emulate(
+        model,
+        test,
+        batch_size=256,
+        progress=lambda done, total: progress("evaluating", done, total),
+    )
+    return emulation.evaluation.top1

@@ -1,0 +1,132 @@
+"""Seconds and bytes of every layer."""
+
+from collections.abc import Iterable, Iterator
+
+from mpcvit.config import from_plain
+from mpcvit.cost.latency import WAN
+from mpcvit.profile import Network, Protocol
+from mpcvit.report.charts.chart import Origin, Point, Series, XYChart, hues
+from mpcvit.report.findings import Findings, TableKind
+from mpcvit.run_record import RunRecord, StageCost
+
+Line = tuple[str, Origin, list[tuple[int, float]]]
+
+
+def charts(findings: Findings) -> list[XYChart]:
+    seconds, megabytes = list(_seconds(findings)), list(_megabytes(findings))
+    shapes = _shapes(findings)
+    found = []
+    if seconds:
+        found.append(
+            _chart(
+                "layer-seconds",
+                "Latency of each layer",
+                "Modelled seconds add up exchanges, bytes and computing for a network; measured "
+                f"ones are the wall clock between processes.{shapes}",
+                "seconds",
+                seconds,
+            )
+        )
+    if megabytes:
+        found.append(
+            _chart(
+                "layer-bytes",
+                "Bytes of each layer",
+                f"Counted by SPU at the party that holds the images, for one image.{shapes}",
+                "MB sent",
+                megabytes,
+            )
+        )
+    return found
+
+
+def _chart(id: str, title: str, caption: str, label: str, lines: list[Line]) -> XYChart:
+    colours = hues([name for name, _, _ in lines])
+    return XYChart(
+        id=id,
+        title=title,
+        caption=caption,
+        x_label="layer",
+        y_label=label,
+        series=tuple(
+            Series(
+                name=f"{name}, {origin}",
+                points=tuple(Point(x=layer, y=value, label=name) for layer, value in values),
+                origin=origin,
+                hue=colours[name],
+                dashed=origin == "measured",
+            )
+            for name, origin, values in lines
+        ),
+        from_zero=True,
+        whole_x=True,
+    )
+
+
+def _seconds(findings: Findings) -> Iterator[Line]:
+    yield from _of_tables(findings, "modelled_s", "modelled")
+    for found in findings.records:
+        record = found.held
+        name, images = record_name(found.name, record), record.images
+        network = network_of(record)
+        if network is not None:
+            modelled = [(i, stage.modelled_s(network) / images) for i, stage in _blocks(record)]
+            yield name, "modelled", modelled
+        if was_timed(record):
+            yield name, "measured", [(i, stage.seconds / images) for i, stage in _blocks(record)]
+
+
+def _megabytes(findings: Findings) -> Iterator[Line]:
+    yield from _of_tables(findings, "sent_mb", "counted")
+    for found in findings.records:
+        record = found.held
+        values = [(i, stage.sent_bytes / 1e6 / record.images) for i, stage in _blocks(record)]
+        yield record_name(found.name, record), "counted", values
+
+
+def _of_tables(findings: Findings, column: str, origin: Origin) -> Iterator[Line]:
+    for table in findings.tables_of(TableKind.LAYERS):
+        rows = [row for row in table.held.rows if row[column]]
+        for network in dict.fromkeys(row["network"] for row in rows):
+            own = [row for row in rows if row["network"] == network]
+            name = f"{network}, {table.name}"
+            yield name, origin, [(int(row["layer"]), float(row[column])) for row in own]
+
+
+def _shapes(findings: Findings) -> str:
+    """What the tables' networks look like."""
+    told = (
+        f" {table.name}: {table.held.rows[0]['shape']}."
+        for table in findings.tables_of(TableKind.LAYERS)
+        if table.held.rows[0].get("shape")
+    )
+    return "".join(told)
+
+
+def _blocks(record: RunRecord) -> Iterable[tuple[int, StageCost]]:
+    return [
+        (int(stage.name.split()[1]), stage)
+        for stage in record.stages
+        if stage.name.startswith("block ")
+    ]
+
+
+def record_name(name: str, record: RunRecord) -> str:
+    """A record's name with what tells it from another run of the same network."""
+    return f"{name}, {record.form}, {record.profile['protocol']}"
+
+
+def network_of(record: RunRecord) -> Network | None:
+    """The network to model seconds for: the record's own, else the paper's WAN.
+
+    None for Cheetah, whose many one-way messages are no rounds.
+    """
+    if record.profile["protocol"] == Protocol.CHEETAH.value:
+        return None
+    own = from_plain(Network, record.profile["network"], "network")
+    return own if own.is_emulated else WAN
+
+
+def was_timed(record: RunRecord) -> bool:
+    """Whether its seconds are those of parties apart, and not of threads."""
+    return record.transport != "simulator"

@@ -1,0 +1,119 @@
+"""Where the cost lies, by operation: of private runs, and of a block and of softmax by parts."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, slug
+from mpcvit.report.charts.layers import record_name, was_timed
+from mpcvit.report.charts.trade_off import number
+from mpcvit.report.findings import Findings, TableKind
+from mpcvit.run_record import OperationCost, RunRecord
+
+_MOST = 7  # operations with a colour of their own
+
+_MEASURES: tuple[tuple[str, str, str, Callable[[OperationCost], float]], ...] = (
+    ("exchanges", "Exchanges by operation", "exchanges", lambda one: one.exchanges),
+    ("bytes", "Bytes by operation", "MB sent", lambda one: one.sent_bytes / 1e6),
+    ("seconds", "Measured seconds by operation", "seconds", lambda one: one.seconds),
+)
+
+
+def charts(findings: Findings) -> list[BarChart]:
+    return [*_of_records(findings), *_of_tables(findings)]
+
+
+def _of_records(findings: Findings) -> list[BarChart]:
+    found = []
+    for id, title, label, measure in _MEASURES:
+        timed = id == "seconds"
+        records = [
+            (record_name(one.name, one.held), one.held)
+            for one in findings.records
+            if was_timed(one.held) or not timed
+        ]
+        totals = {name: _by_operation(record, measure) for name, record in records}
+        if not any(sum(total.values()) for total in totals.values()):
+            continue
+        caption = "For one image, as SPU counted it at the party that holds the images."
+        if timed:
+            caption += " By the wall clock, with waiting for the peer."
+        found.append(
+            BarChart(
+                id=f"operation-{id}",
+                title=title,
+                caption=caption,
+                value_label=label,
+                categories=tuple(totals),
+                series=_stack(list(totals.values()), "measured" if timed else "counted"),
+                stacked=True,
+            )
+        )
+    return found
+
+
+def _by_operation(record: RunRecord, measure: Callable[[OperationCost], float]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for stage in record.stages:
+        for operation in stage.operations:
+            before = total.get(operation.name, 0.0)
+            total[operation.name] = before + measure(operation) / record.images
+    return total
+
+
+def _stack(totals: Sequence[Mapping[str, float]], origin: Origin) -> tuple[BarSeries, ...]:
+    """The dearest operations each by itself, and the others together."""
+    names = dict.fromkeys(name for total in totals for name in total)
+    overall = {name: sum(total.get(name, 0.0) for total in totals) for name in names}
+    largest = sorted(overall, key=lambda name: -overall[name])[:_MOST]
+    stacked = [
+        BarSeries(
+            name=name,
+            values=tuple(total.get(name, 0.0) for total in totals),
+            origin=origin,
+            hue=place,
+        )
+        for place, name in enumerate(largest)
+    ]
+    rest = tuple(
+        sum(value for name, value in total.items() if name not in largest) for total in totals
+    )
+    if any(rest):
+        stacked.append(BarSeries(name="others", values=rest, origin=origin, hue=-1))
+    return tuple(stacked)
+
+
+def _of_tables(findings: Findings) -> list[BarChart]:
+    """`mpcvit bench breakdown`: a chart for each of its tables and protocols."""
+    found = []
+    for table in findings.tables_of(TableKind.BREAKDOWN):
+        groups: dict[tuple[str, str], list[dict[str, str]]] = {}
+        for row in table.held.rows:
+            groups.setdefault((row["table"], row.get("protocol", "")), []).append(row)
+        for (what, protocol), rows in groups.items():
+            measured = all(number(row.get("measured_s")) is not None for row in rows)
+            column = "measured_s" if measured else "modelled_s"
+            if all(number(row[column]) is None for row in rows):
+                continue
+            values = list(dict.fromkeys(row["value"] for row in rows))
+            by_place = {(row["part"], row["value"]): number(row[column]) for row in rows}
+            unit = what.removeprefix("block by ") if what.startswith("block by ") else ""
+            found.append(
+                BarChart(
+                    id=slug(f"parts {what} {protocol}"),
+                    title=f"{what[0].upper()}{what[1:]} by parts, {protocol}",
+                    caption=f"{'Measured' if measured else 'Modelled'} seconds of each part; "
+                    f"{rows[0].get('shape', '')}.",
+                    value_label="seconds",
+                    categories=tuple(f"{value} {unit}".strip() or what for value in values),
+                    series=tuple(
+                        BarSeries(
+                            name=part,
+                            values=tuple(by_place.get((part, value)) for value in values),
+                            origin="measured" if measured else "modelled",
+                            hue=place,
+                        )
+                        for place, part in enumerate(dict.fromkeys(row["part"] for row in rows))
+                    ),
+                    stacked=True,
+                )
+            )
+    return found

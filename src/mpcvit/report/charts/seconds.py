@@ -1,0 +1,47 @@
+"""Seconds of whole networks and of single attention layers, beside the paper's."""
+
+from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, slug
+from mpcvit.report.charts.trade_off import number
+from mpcvit.report.findings import Findings, Named, Table, TableKind
+
+_COLUMNS: tuple[tuple[str, str, Origin], ...] = (
+    ("modelled_s", "modelled", "modelled"),
+    ("measured_s", "measured through an emulated network", "measured"),
+    ("paper_s", "published by the paper, on other hardware", "published"),
+)
+
+
+def charts(findings: Findings) -> list[BarChart]:
+    return [
+        *(
+            _chart(table, "network", "Whole networks", "as they are written, random weights")
+            for table in findings.tables_of(TableKind.NETWORKS)
+        ),
+        *(
+            _chart(table, "attention", "One attention layer of each kind", "with its two linears")
+            for table in findings.tables_of(TableKind.ATTENTION)
+        ),
+    ]
+
+
+def _chart(table: Named[Table], column: str, title: str, about: str) -> BarChart:
+    rows = sorted(table.held.rows, key=lambda row: -(number(row["modelled_s"]) or 0.0))
+    series = tuple(
+        BarSeries(
+            name=name,
+            values=tuple(number(row.get(seconds)) for row in rows),
+            origin=origin,
+            hue=hue,
+        )
+        for hue, (seconds, name, origin) in enumerate(_COLUMNS)
+        if any(number(row.get(seconds)) is not None for row in rows)
+    )
+    shape, protocol = rows[0].get("shape", ""), rows[0].get("protocol", "")
+    return BarChart(
+        id=slug(f"seconds {table.name}"),
+        title=f"{title}, {protocol}".rstrip(", "),
+        caption=f"Seconds of one private inference, {about}; {shape}.",
+        value_label="seconds",
+        categories=tuple(row[column] for row in rows),
+        series=series,
+    )

@@ -1,0 +1,240 @@
+"""What a set of places holds for the report: networks, searches, records, logs and tables."""
+
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from mpcvit.arch import Architecture
+from mpcvit.checkpoint import FORMAT as CHECKPOINT_FORMAT
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.cost.latency import LatencyTable
+from mpcvit.errors import UserError
+from mpcvit.optim.log import read_log
+from mpcvit.records import LOG_FILE, MODEL_FILE, SEARCH_FILE, Provenance
+from mpcvit.report.networks import NetworkRow
+from mpcvit.run_record import FORMAT as RECORD_FORMAT
+from mpcvit.run_record import RunRecord
+from mpcvit.search.result import SearchResult
+
+Thing = TypeVar("Thing")
+Progress = Callable[[str, int, int], None]
+
+
+class TableKind(str, Enum):
+    """The tables that `mpcvit` writes, told apart by their columns."""
+
+    PIPELINE = "pipeline"
+    LOWERING = "plain against lowered"
+    SUMMARY = "summary of an experiment"
+    RUNS = "runs of an experiment"
+    SEARCHES = "searches of an experiment"
+    LAYERS = "layers"
+    NETWORKS = "networks"
+    PRECISION = "precision"
+    ATTENTION = "attention"
+    BREAKDOWN = "breakdown"
+    AGREEMENT = "agreement"
+    SPEED = "speed"
+
+
+_COLUMNS = {
+    TableKind.PIPELINE: ("network", "form", "top1", "exchanges"),
+    TableKind.LOWERING: ("network", "form", "batch", "exchanges"),
+    TableKind.SUMMARY: ("network", "top1_mean", "modelled_s"),
+    TableKind.RUNS: ("network", "seed", "top1", "modelled_s"),
+    TableKind.SEARCHES: ("search", "mean_alpha_by_layer"),
+    TableKind.LAYERS: ("network", "layer", "modelled_s", "sent_mb"),
+    TableKind.NETWORKS: ("network", "exchanges", "modelled_s"),
+    TableKind.PRECISION: ("attention", "variance", "relative_error"),
+    TableKind.ATTENTION: ("attention", "exchanges", "modelled_s"),
+    TableKind.BREAKDOWN: ("table", "part", "modelled_s"),
+    TableKind.AGREEMENT: ("model", "images", "agree"),
+    TableKind.SPEED: ("what", "images_per_s"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A CSV file of ours."""
+
+    kind: TableKind
+    rows: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A trained network without its weights."""
+
+    row: NetworkRow
+    architecture: Architecture
+    provenance: Provenance
+
+    @property
+    def config(self) -> str:
+        """The name of the configuration it was trained by."""
+        return self.provenance.config.get("name", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named(Generic[Thing]):
+    """Something that was found, where, and a short name that tells it from the others."""
+
+    name: str
+    place: Path
+    held: Thing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """All that was found, in the order of the places; and what could not be read."""
+
+    networks: tuple[Named[Network], ...] = ()
+    searches: tuple[Named[SearchResult], ...] = ()
+    records: tuple[Named[RunRecord], ...] = ()
+    logs: tuple[Named[list[dict[str, Any]]], ...] = ()
+    tables: tuple[Named[Table], ...] = ()
+    skipped: tuple[str, ...] = ()
+
+    def tables_of(self, kind: TableKind) -> list[Named[Table]]:
+        return [table for table in self.tables if table.held.kind is kind]
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.networks or self.searches or self.records or self.logs or self.tables)
+
+
+def gather(
+    places: Sequence[Path],
+    latency: LatencyTable | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Findings:
+    """Read files, and whatever folders hold; a named file that cannot be read is refused."""
+    named = set()
+    for place in places:
+        if not place.exists():
+            raise UserError(f"there is no run, record or table {place}")
+        if place.is_file():
+            named.add(place)
+    files = list(dict.fromkeys(file for place in places for file in _files(place)))
+    found: dict[type, list[tuple[Path, Any]]] = {}
+    skipped = []
+    for done, file in enumerate(files):
+        progress("reading", done, len(files))
+        try:
+            held = _read(file, latency)
+        except UserError as error:
+            if file in named:
+                raise
+            skipped.append(str(error))
+            continue
+        if held is not None:
+            found.setdefault(type(held), []).append((file, held))
+        elif file in named:
+            raise UserError(f"{file} is no run, record or table of mpcvit")
+    progress("reading", len(files), max(1, len(files)))
+
+    def named_apart(kind: type) -> tuple[Any, ...]:
+        own = found.get(kind, [])
+        names = name_apart([_home(file) for file, _ in own])
+        return tuple(
+            Named(name=name, place=file, held=held)
+            for name, (file, held) in zip(names, own, strict=True)
+        )
+
+    return Findings(
+        networks=named_apart(Network),
+        searches=named_apart(SearchResult),
+        records=named_apart(RunRecord),
+        logs=named_apart(list),
+        tables=named_apart(Table),
+        skipped=tuple(skipped),
+    )
+
+
+def name_apart(places: Sequence[Path]) -> list[str]:
+    """The shortest name of each place that no other place has.
+
+    >>> name_apart([Path("runs/a/seed-0"), Path("runs/b/seed-0"), Path("runs/b/seed-1")])
+    ['a', 'b, seed-0', 'b, seed-1']
+    """
+    choices = {place: _candidates(place) for place in places}
+
+    def shortest(own: list[str]) -> str:
+        for step, name in enumerate(own):
+            taken = Counter(other[min(step, len(other) - 1)] for other in choices.values())
+            if taken[name] == 1:
+                return name
+        return own[-1]
+
+    return [shortest(choices[place]) for place in places]
+
+
+def _candidates(place: Path) -> list[str]:
+    """Names of a place, from short to long."""
+    parts = [part for part in place.parts if part not in (place.anchor, "..")]
+    seed = ""
+    if len(parts) > 1 and parts[-1].startswith("seed-"):
+        seed = f", {parts.pop()}"
+    tails = ["/".join(parts[-length:]) for length in range(1, len(parts) + 1)]
+    return [name for tail in tails for name in dict.fromkeys((tail, tail + seed))] or [str(place)]
+
+
+def _home(file: Path) -> Path:
+    """A run's file is known by its folder, any other by its own name."""
+    in_run = file.name in (MODEL_FILE, SEARCH_FILE, LOG_FILE) or (file.parent / MODEL_FILE).exists()
+    return file.parent if in_run and file.parent.name else file.with_suffix("")
+
+
+def _files(place: Path) -> Iterable[Path]:
+    if place.is_file():
+        return [place]
+    wanted = (".safetensors", ".json", ".jsonl", ".csv")
+    return sorted(file for file in place.rglob("*") if file.suffix in wanted and file.is_file())
+
+
+def _read(file: Path, latency: LatencyTable | None) -> Any:
+    """What a file holds, or None where it is nothing of the report's."""
+    if file.name == MODEL_FILE or (
+        file.suffix == ".safetensors" and _holds(file, CHECKPOINT_FORMAT)
+    ):
+        checkpoint = Checkpoint.load(file)
+        return Network(
+            row=NetworkRow.of(str(file), checkpoint, latency),
+            architecture=checkpoint.architecture,
+            provenance=checkpoint.provenance,
+        )
+    if file.name == SEARCH_FILE:
+        return SearchResult.load(file)
+    if file.name == LOG_FILE:
+        return read_log(file.parent) or None
+    if file.suffix == ".json":
+        return RunRecord.load(file) if _holds(file, RECORD_FORMAT) else None
+    if file.suffix == ".csv":
+        return _read_table(file)
+    return None
+
+
+def _holds(file: Path, text: str) -> bool:
+    """Whether a file says its format near its beginning."""
+    try:
+        with file.open("rb") as opened:
+            return text.encode() in opened.read(1 << 16)
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _read_table(file: Path) -> Table | None:
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            rows = tuple(csv.DictReader(opened))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"cannot read the table {file}: {error}") from error
+    columns = set(rows[0]) if rows else set()
+    for kind, needed in _COLUMNS.items():
+        if columns.issuperset(needed):
+            return Table(kind=kind, rows=rows)
+    return None

@@ -1,0 +1,59 @@
+"""The blocks of the documentation, and the commands in them."""
+
+import re
+import shlex
+from pathlib import Path
+
+import typer
+
+from mpcvit.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page, language):
+    """The fenced blocks of a language on a page."""
+    return [body for kind, body in _BLOCK.findall(page.read_text("utf-8")) if kind == language]
+
+
+def commands(page):
+    """Every `mpcvit ...` of a page, as words: lines of blocks, and phrases in backticks."""
+    text = page.read_text("utf-8")
+    lines = [line for _, body in _BLOCK.findall(text) for line in body.splitlines()]
+    phrases = re.findall(r"`(mpcvit [^`\n]+)`", _BLOCK.sub("", text))
+    found = []
+    for line in (*lines, *phrases):
+        line = line.strip().removeprefix(".venv/bin/")
+        if line.startswith("mpcvit ") and not line.startswith("mpcvit COMMAND"):
+            found.append(shlex.split(line, comments=True)[1:])
+    return found
+
+
+def parse(words):
+    """Walk down to the command and through its options; gives its name, options and arguments."""
+    command, names = typer.main.get_command(app), []
+    words = list(words)
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        name = words.pop(0)
+        assert name in command.commands, f"there is no command {' '.join((*names, name))}"
+        command = command.commands[name]
+        names.append(name)
+    known = {
+        option: parameter
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    } | dict.fromkeys(("--help", "-h", "--install-completion"))
+    options, arguments = [], []
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            arguments.append(word)
+            continue
+        assert word in known, f"{' '.join(names)} has no option {word}"
+        options.append(word)
+        if known[word] is not None and not getattr(known[word], "is_flag", False):
+            assert words, f"{word} lacks its value"
+            words.pop(0)
+    return names, options, arguments, command

@@ -1,0 +1,100 @@
+"""A folder with one of everything that a report can be made from."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.config import to_plain
+from mpcvit.profile import load_profile
+from mpcvit.records import Provenance, write_rows
+from mpcvit.run_record import BatchCost
+from tests.models import small_checkpoint, small_config
+from tests.unit.search.test_derive import ALPHA, make_result
+from tests.unit.test_run_record import RECORD, stage
+
+RESULTS = Path(__file__).parents[3] / "results"
+K = AttentionKind
+
+
+def trained(architecture, top1, config="cifar10-test"):
+    checkpoint = small_checkpoint(small_config(), architecture)
+    provenance = Provenance(
+        origin="trained",
+        environment=checkpoint.provenance.environment,
+        config={"name": config, "seed": 0, "train": {"epochs": 2}},
+        data_fingerprint="f" * 64,
+        metrics={"test_top1": top1},
+    )
+    return replace(checkpoint, provenance=provenance)
+
+
+def mixed():
+    tokens = small_config().tokens
+    forms = (MlpForm.ACTIVATED,) + (MlpForm.FUSED_RELU,) * (tokens - 1)
+    return Architecture(
+        layers=(
+            LayerArchitecture(heads=(K.RELU_SOFTMAX, K.SCALING, K.SCALING)),
+            LayerArchitecture(heads=(K.SCALING,) * 3, mlp=forms),
+        )
+    )
+
+
+def record(**changes):
+    profile = to_plain(load_profile("semi2k-wan"))
+    batch = BatchCost(images=2, stages=(stage("block 0", 1), stage("block 1", 2), stage("head", 3)))
+    made = replace(
+        RECORD, transport="processes", profile=profile, batches=(batch,), notes=("beware <b>",)
+    )
+    return replace(made, **changes)
+
+
+@pytest.fixture(scope="session")
+def places(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report") / "runs"
+    plain = Architecture.uniform(K.SOFTMAX, depth=2, heads=3)
+    trained(plain, 0.9).save(folder / "softmax" / "seed-0" / "model.safetensors")
+    trained(mixed(), 0.8).save(folder / "mpcvit-0.3" / "seed-0" / "model.safetensors")
+    make_result(ALPHA).save(folder / "search" / "seed-0" / "search.json")
+    run = folder / "mpcvit-0.3" / "seed-0"
+    record().save(run / "plain.json")
+    record(form="lowered", batches=(BatchCost(images=2, stages=(stage("block 0", 1),)),)).save(
+        run / "lowered.json"
+    )
+    rows = [
+        {"epoch": epoch, "step": epoch, "train_loss": 2 / epoch, "test_loss": 1 / epoch}
+        | {"train_top1": 0.2 * epoch, "test_top1": 0.3 * epoch}
+        for epoch in (1, 2)
+    ]
+    (run / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(
+        folder / "pipeline.csv",
+        [
+            {
+                "network": "mpcvit-0.3",
+                "form": form,
+                "top1": 80,
+                "exchanges": exchanges,
+                "sent_mb": 1.5,
+                "modelled_s": seconds,
+                "measured_s": seconds + 0.5,
+                "protocol": "SEMI2K",
+                "config": "cifar10-test",
+            }
+            for form, exchanges, seconds in (("plain", 100, 2.0), ("lowered", 25, 0.5))
+        ],
+    )
+    write_rows(
+        folder / "lowering.csv",
+        [
+            {"network": "scaling", "form": form, "profile": "semi2k-wan", "batch": 16}
+            | {"exchanges": exchanges, "sent_mb": 2.0, "modelled_s": 3.0, "measured_s": ""}
+            for form, exchanges in (("plain", 90), ("lowered", 30))
+        ],
+    )
+    write_rows(folder / "unrelated.csv", [{"a": 1}])
+    (folder / "broken").mkdir()
+    (folder / "broken" / "model.safetensors").write_bytes(b"no tensors")
+    return folder, RESULTS

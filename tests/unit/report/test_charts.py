@@ -1,0 +1,130 @@
+"""Charts say what the findings say, and where each number comes from."""
+
+import pytest
+
+from mpcvit.experiments.published import published_trade_offs
+from mpcvit.report.charts import (
+    heads,
+    layers,
+    learning,
+    lowering,
+    operations,
+    precision,
+    seconds,
+    trade_off,
+)
+from mpcvit.report.charts.trade_off import TradeOff
+from mpcvit.report.findings import Findings, gather
+
+
+@pytest.fixture(scope="module")
+def findings(places):
+    return gather(places)
+
+
+def by_name(chart):
+    return {series.name: series for series in chart.series}
+
+
+def test_trade_off_keeps_modelled_measured_and_published_apart(findings):
+    (chart,) = trade_off.charts(findings, published_trade_offs())
+    series = by_name(chart)
+    published = series["mpcvit-distilled, published"]
+    assert [point.label for point in published.points] == [
+        f"mpcvit-{ratio}-distilled" for ratio in (0.1, 0.3, 0.5, 0.7)
+    ]
+    assert (published.points[1].x, published.points[1].y) == (52.88, 94.08)
+    (lowered,) = series["mpcvit, lowered (cifar10-test), modelled"].points
+    assert (lowered.x, lowered.y) == (0.5, 80)
+    (measured,) = series["mpcvit, lowered (cifar10-test), measured"].points
+    assert measured.x == 1.0
+    ours = series["softmax (cifar10-tiny), modelled"].points[0]
+    assert (ours.y, ours.low, ours.high) == (61.15, 60.19, 62.1)
+    assert all(
+        name.endswith(f", {one.origin}") for name, one in series.items()
+    )  # a name tells where its seconds come from
+
+
+def test_published_points_only_beside_their_own_data():
+    found = trade_off._chart("digits", [], published_trade_offs())
+    assert not found.series
+
+
+def test_the_front_leaves_out_what_is_beaten():
+    def one(name, seconds, top1):
+        return TradeOff(data="d", network=name, top1=top1, seconds=seconds, origin="modelled")
+
+    chart = trade_off._chart("d", [one("a", 1, 50), one("b", 2, 40), one("c", 3, 60)], [])
+    front = by_name(chart)["best trade-offs, modelled"]
+    assert [point.label for point in front.points] == ["a", "c"]
+
+
+def test_heads_and_alpha(findings):
+    became, alpha = heads.charts(findings)
+    panel = became.panels[0]  # those with a choice come first
+    assert panel.name == "mpcvit-0.3"
+    assert [cell.text for cell in panel.cells[0]] == ["R", "S", "S", "g"]
+    assert panel.cells[1][3].words == "9 of 10 tokens fused_relu, 1 of 10 tokens activated"
+    assert set(became.kinds) == {
+        *("softmax", "scaling", "relu_softmax", "activated", "mixed over tokens")
+    }
+    assert alpha.panels[0].cells[0][0].share == 0.9
+
+
+def test_layers_of_records_and_tables(findings):
+    in_seconds, in_bytes = layers.charts(findings)
+    series = by_name(in_seconds)
+    modelled = series["mpcvit-0.3, plain, SEMI2K, modelled"].points
+    assert [point.x for point in modelled] == [0, 1]
+    # for one of two images: 10 exchanges of 20 ms, 3,000 bytes at 44 MB/s, 0.5 s of compute
+    assert modelled[0].y == pytest.approx((10 * 0.02 + 3000 / 44e6 + 0.5) / 2)
+    assert series["mpcvit-0.3, plain, SEMI2K, measured"].points[1].y == 2.0
+    assert by_name(in_bytes)["softmax, layers, counted"].points[0].y == pytest.approx(649.3018)
+
+
+def test_operations(findings):
+    charts = {chart.id: chart for chart in operations.charts(findings)}
+    assert charts["operation-exchanges"].series[0].name == "dot"
+    assert charts["operation-exchanges"].series[0].values == (1.0, 3.0)  # lowered, plain
+    assert "parts-softmax-semi2k" in charts
+    stack = charts["parts-block-by-heads-semi2k"]
+    assert stack.categories == ("1 heads", "2 heads", "4 heads", "8 heads")
+
+
+def test_few_operations_have_a_name_of_their_own():
+    many = {f"operation {place}": 100 - place for place in range(12)}
+    stack = operations._stack([many], "counted")
+    assert len(stack) == operations._MOST + 1
+    assert sum(series.values[0] for series in stack) == sum(many.values())
+
+
+def test_plain_against_lowered(findings):
+    charts = {chart.id: chart for chart in lowering.charts(findings)}
+    exchanges = charts["lowered-exchanges"]
+    assert exchanges.categories == (
+        "mpcvit-0.3, SEMI2K",
+        "scaling, semi2k-wan, 16 images at a time",
+    )
+    assert [series.values for series in exchanges.series] == [(100, 90), (25, 30)]
+    assert "3.0 to 4.0 times" in exchanges.caption
+    assert charts["lowered-measured-s"].series[1].origin == "measured"
+    assert lowering.charts(Findings()) == []
+
+
+def test_seconds_stand_beside_the_papers(findings):
+    charts = {chart.id: chart for chart in seconds.charts(findings)}
+    networks = charts["seconds-network-cifar"]
+    place = networks.categories.index("softmax")
+    assert {series.origin: series.values[place] for series in networks.series} == {
+        "modelled": 56.39,
+        "published": 112.23,
+    }
+
+
+def test_curves_and_precision(findings):
+    top1, loss = learning.charts(findings)
+    assert [point.y for point in by_name(top1)["mpcvit-0.3, test"].points] == [30, 60]
+    assert [point.y for point in by_name(loss)["mpcvit-0.3, train"].points] == [2, 1]
+    (chart,) = precision.charts(findings)
+    assert chart.log
+    assert len(chart.rows()) == 12
