@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mpcvit.dealer import PARTIES, SPU_VERSION
-from mpcvit.dealer.errors import DealerError
+from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.keys import CIPHERTEXT_BYTES, PrivateKey
 from mpcvit.dealer.operations import Seeds
 from mpcvit.dealer.script import Script
@@ -69,18 +69,20 @@ class Job:
 
     @cached_property
     def digest(self) -> str:
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        """The same on every host: of scripts' own digests, as zlib's output may differ."""
+        return hashlib.sha256(self._document(lambda script: script.digest)).hexdigest()
 
     def to_bytes(self) -> bytes:
+        return self._document(lambda script: base64.b64encode(script.to_bytes()).decode())
+
+    def _document(self, written: Callable[[Script], str]) -> bytes:
         document = {
             "format": _FORMAT,
             "spu": self.spu,
             "key": self.key,
             "seeds": [base64.b64encode(seed).decode() for seed in self.seeds],
             "start": self.start,
-            "plan": [
-                [base64.b64encode(script.to_bytes()).decode(), times] for script, times in self.plan
-            ],
+            "plan": [[written(script), times] for script, times in self.plan],
         }
         return json.dumps(document, separators=(",", ":")).encode()
 
@@ -118,15 +120,14 @@ class JobLimits:
     jobs_per_minute: int = 60  # of each party
 
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS jobs (
-    digest TEXT PRIMARY KEY, document BLOB NOT NULL,
-    server INTEGER NOT NULL DEFAULT 0, client INTEGER NOT NULL DEFAULT 0,
-    begun INTEGER NOT NULL DEFAULT 0, touched REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS seeds (fingerprint BLOB PRIMARY KEY, job TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS visits (party TEXT NOT NULL, moment REAL NOT NULL);
-"""
+_TABLES = (
+    "jobs (digest TEXT PRIMARY KEY, document BLOB NOT NULL, server INTEGER NOT NULL DEFAULT 0, "
+    "client INTEGER NOT NULL DEFAULT 0, begun INTEGER NOT NULL DEFAULT 0, touched REAL NOT NULL)",
+    "seeds (fingerprint BLOB PRIMARY KEY, job TEXT NOT NULL)",
+    "visits (party TEXT NOT NULL, moment REAL NOT NULL)",
+    "totals (name TEXT PRIMARY KEY, value REAL NOT NULL)",
+)
+_COUNTED = ("jobs", "inferences", "sent_bytes", "seconds")
 
 
 class JobTable:
@@ -146,7 +147,10 @@ class JobTable:
         self._path, self._key, self._now = path, key, now
         self.limits = limits or JobLimits()
         with self._changing() as table:
-            table.executescript(_TABLES)
+            for columns in _TABLES:
+                table.execute(f"CREATE TABLE IF NOT EXISTS {columns}")
+            for name in _COUNTED:
+                table.execute("INSERT OR IGNORE INTO totals VALUES (?, 0)", (name,))
 
     def authorise(self, job: Job, party: str) -> None:
         """Take a party's word for a job; both must give it."""
@@ -182,37 +186,53 @@ class JobTable:
             document, *authorised, begun = row
             if not all(authorised):
                 missing = PARTIES[authorised.index(0)]
-                raise NotYet(f"the {missing} has not authorised the job")
+                raise LaterError(f"the {missing} has not authorised the job")
             job = Job.from_bytes(document)
             job.inference(inference)  # must be one of the job's
             if inference > begun:
                 raise DealerError(f"inference {inference} is out of turn: {begun} comes next")
             seeds = tuple(self._key.decrypt(seed) for seed in job.seeds)
-            self._bind(table, seeds, digest)
+            is_new = self._bind(table, seeds, digest)
+            table.execute("UPDATE totals SET value = value + ? WHERE name = 'jobs'", (is_new,))
             table.execute(
                 "UPDATE jobs SET begun = max(begun, ?), touched = ? WHERE digest = ?",
                 (inference + 1, self._now(), digest),
             )
         return job, seeds
 
+    def count(self, **amounts: float) -> None:
+        """Add to what was served since the table was made."""
+        with self._changing() as table:
+            for name, amount in amounts.items():
+                table.execute("UPDATE totals SET value = value + ? WHERE name = ?", (amount, name))
+
+    def totals(self) -> dict[str, float]:
+        """Jobs, inferences, bytes and seconds of computing and sending."""
+        with self._changing() as table:
+            return dict(table.execute("SELECT name, value FROM totals").fetchall())
+
     def _require_room(self, table: sqlite3.Connection, digest: str, party: str) -> None:
         recent = table.execute("SELECT count(*) FROM visits WHERE party = ?", (party,))
         if recent.fetchone()[0] >= self.limits.jobs_per_minute:
-            raise NotYet(f"more than {self.limits.jobs_per_minute} jobs in a minute")
+            raise LaterError(f"more than {self.limits.jobs_per_minute} jobs in a minute")
         others = table.execute("SELECT count(*) FROM jobs WHERE digest != ?", (digest,))
         if others.fetchone()[0] >= self.limits.open_jobs:
-            raise NotYet(f"{self.limits.open_jobs} jobs are open already")
+            raise LaterError(f"{self.limits.open_jobs} jobs are open already")
 
-    def _bind(self, table: sqlite3.Connection, seeds: Seeds, digest: str) -> None:
-        """A seed belongs to the first job that used it."""
+    def _bind(self, table: sqlite3.Connection, seeds: Seeds, digest: str) -> bool:
+        """A seed belongs to the first job that used it; tells whether this is its first use."""
+        added = 0
         for seed in seeds:
             fingerprint = hashlib.sha256(b"mpcvit seed" + seed).digest()
-            table.execute("INSERT OR IGNORE INTO seeds VALUES (?, ?)", (fingerprint, digest))
+            added += table.execute(
+                "INSERT OR IGNORE INTO seeds VALUES (?, ?)", (fingerprint, digest)
+            ).rowcount
             owner = table.execute("SELECT job FROM seeds WHERE fingerprint = ?", (fingerprint,))
             if owner.fetchone() != (digest,):
                 raise DealerError("a seed was used in another job")
         if len(set(seeds)) != len(seeds):
             raise DealerError("the parties' seeds are the same")
+        return added > 0
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
@@ -226,7 +246,3 @@ class JobTable:
                 table.execute("COMMIT")
         except sqlite3.Error as error:
             raise DealerError(f"the dealer cannot keep its records: {error}") from error
-
-
-class NotYet(DealerError):
-    """Refused now, but it may be granted a little later."""

@@ -161,13 +161,13 @@ class Script:
     @classmethod
     def from_bytes(cls, content: bytes) -> "Script":
         """Decode what a party sent, and believe nothing of it."""
+        unpacker = zlib.decompressobj()
         try:
-            unpacker = zlib.decompressobj()
             text = unpacker.decompress(content, _MOST_TEXT)
-            rows = json.loads(text) if unpacker.eof and not unpacker.unused_data else None
+            rows = json.loads(text)
         except (zlib.error, ValueError, RecursionError):
-            rows = None
-        if not isinstance(rows, list) or len(rows) > MOST_STEPS:
+            raise DealerError("the script cannot be understood") from None
+        if not isinstance(rows, list) or not unpacker.eof or unpacker.unused_data:
             raise DealerError("the script cannot be understood")
         script = cls(tuple(map(Step.from_row, rows)))
         if script._text() != text:
