@@ -25,8 +25,8 @@ from typing import Any
 
 from mpcvit.dealer import ADJUSTING, PARTIES, SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
-from mpcvit.dealer.messages import Message, read_message, send, send_head
 from mpcvit.dealer.jobs import MOST_JOB_BYTES, Job, JobTable
+from mpcvit.dealer.messages import Message, read_message, send, send_head
 from mpcvit.dealer.operations import adjust
 
 _HELLO_S = 10.0  # for TLS and the request
