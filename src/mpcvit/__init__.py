@@ -9,16 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpcvit.classifier import Classifier, load
+    from mpcvit.lowering.lower import lower
+    from mpcvit.lowering.program import SecureProgram
     from mpcvit.runtime.predict import predict
     from mpcvit.runtime.run import RunResult, run
     from mpcvit.runtime.serve import serve
 
-__all__ = ["Classifier", "RunResult", "load", "predict", "run", "serve"]
+__all__ = [
+    "Classifier",
+    "RunResult",
+    "SecureProgram",
+    "load",
+    "lower",
+    "predict",
+    "run",
+    "serve",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Classifier": "mpcvit.classifier",
     "load": "mpcvit.classifier",
+    "lower": "mpcvit.lowering.lower",
+    "SecureProgram": "mpcvit.lowering.program",
     "RunResult": "mpcvit.runtime.run",
     "predict": "mpcvit.runtime.predict",
     "run": "mpcvit.runtime.run",

@@ -13,6 +13,7 @@ from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import ModelConfig
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
+from mpcvit.lowering.program import SecureProgram, load_model
 from mpcvit.model.vit import ViT
 
 
@@ -60,6 +61,7 @@ class Classifier:
         return jax.jit(lambda parameters, images: model.apply({"params": parameters}, images))
 
 
-def load(path: str | Path) -> Classifier:
-    """Open a checkpoint for use."""
-    return Classifier(Checkpoint.load(Path(path)))
+def load(path: str | Path) -> Classifier | SecureProgram:
+    """Open a checkpoint or a lowered program for use; both are called on images."""
+    model = load_model(Path(path))
+    return Classifier(model) if isinstance(model, Checkpoint) else model

@@ -14,6 +14,10 @@ from mpcvit.errors import UserError, nearest
 
 SHIPPED = Path(__file__).parent / "profiles"
 SECURE_DEFAULT = "cheetah"  # two parties, and nobody to trust
+_AGREED = (
+    *("protocol", "ring_bits", "fraction_bits", "dealer"),
+    *("truncation", "reuse_weight_masks"),
+)
 
 
 class Protocol(str, Enum):
@@ -33,6 +37,18 @@ class Dealer(str, Enum):
 
     NONE = "none"
     FIRST_PARTY_INSECURE = "first-party-insecure"
+
+
+class Truncation(str, Enum):
+    """How a product drops the fraction bits that it has too many.
+
+    faithful: as SPU does unless told otherwise; SEMI2K pays an exchange for it
+    local:    each party shifts its own share, in no exchange; the result is wrong by
+              2^(ring_bits - fraction_bits) with a probability that shrinks with the ring
+    """
+
+    FAITHFUL = "faithful"
+    LOCAL = "local"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +102,8 @@ class Profile:
     ring_bits: int = 64
     fraction_bits: int = 18
     dealer: Dealer = Dealer.NONE
+    truncation: Truncation = Truncation.FAITHFUL
+    reuse_weight_masks: bool = False  # open a weight once, not anew for every batch
     network: Network = field(default_factory=Network)
     limits: Limits = field(default_factory=Limits)
 
@@ -107,6 +125,16 @@ class Profile:
             )
         if self.protocol is not Protocol.SEMI2K and self.dealer is not Dealer.NONE:
             raise UserError(f"'dealer' must be \"none\": {self.protocol.value} has no dealer")
+
+        if self.truncation is Truncation.LOCAL and not (
+            self.protocol is Protocol.SEMI2K and self.ring_bits == 128
+        ):
+            raise UserError(
+                'truncation = "local" needs SEMI2K and ring_bits = 128: in a smaller ring it '
+                "ruins an inference far too often, and other protocols truncate in their own way"
+            )
+        if self.reuse_weight_masks and self.protocol is not Protocol.SEMI2K:
+            raise UserError("'reuse_weight_masks' needs SEMI2K: other protocols open no weights")
 
     @property
     def resolution(self) -> float:
@@ -146,7 +174,7 @@ class Profile:
     def agreed(self) -> dict[str, Any]:
         """What the parties must have in common."""
         plain = to_plain(self)
-        return {name: plain[name] for name in ("protocol", "ring_bits", "fraction_bits", "dealer")}
+        return {name: plain[name] for name in _AGREED}
 
 
 def load_profile(source: str | Path | Profile) -> Profile:

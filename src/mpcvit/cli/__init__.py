@@ -14,7 +14,8 @@ from mpcvit.errors import UserError
 # In the order of the work, not of the alphabet.
 _ORDER = (
     *("train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
-    *("evaluate", "show", "import", "run", "certs", "serve", "predict", "profile", "bench"),
+    *("evaluate", "show", "import", "lower", "explain", "run", "certs", "serve", "predict"),
+    *("profile", "bench"),
 )
 
 
@@ -65,6 +66,7 @@ from mpcvit.cli import (  # noqa: E402
     compare,  # noqa: F401
     experiment,  # noqa: F401
     hosts,  # noqa: F401
+    lowering,  # noqa: F401
     models,  # noqa: F401
     private,  # noqa: F401
     search,  # noqa: F401

@@ -7,6 +7,7 @@ import typer
 
 from mpcvit.cli import app
 from mpcvit.cli.options import (
+    AnyModelFile,
     AsJson,
     DataFolder,
     ModelFile,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def evaluate(
-    model_file: ModelFile,
+    model_file: AnyModelFile,
     data: DataFolder = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 256,
     as_json: AsJson = False,
@@ -31,7 +32,8 @@ def evaluate(
     """Measure a model's accuracy on the test split of a data set.
 
     The data set is the one that the model was trained on; give its folder
-    with --data, unless it is embedded.
+    with --data, unless it is embedded. Of a lowered program the plaintext
+    emulation is measured: the very formulas that the private run computes.
 
     Example: mpcvit evaluate runs/digits/model.safetensors
     """
@@ -39,25 +41,28 @@ def evaluate(
 
     split_cpu(batch_size)
 
-    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.lowering.program import SecureProgram, load_model
     from mpcvit.model.vit import ViT
     from mpcvit.optim.devices import Devices
     from mpcvit.optim.evaluate import Evaluator
     from mpcvit.report.live import counting
 
-    checkpoint = Checkpoint.load(model_file)
-    vit = ViT(checkpoint.model, checkpoint.architecture)
-    evaluator = Evaluator(
-        lambda parameters, images: vit.apply({"params": parameters}, images)[0],
-        Devices(),
-        batch_size,
-    )
+    model = load_model(model_file)
+    if isinstance(model, SecureProgram):
+        logits = model.logits
+    else:
+        vit = ViT(model.model, model.architecture)
+
+        def logits(parameters: Any, images: Any) -> Any:
+            return vit.apply({"params": parameters}, images)[0]
+
+    evaluator = Evaluator(logits, Devices(), batch_size)
     with counting() as progress:
-        split = load_test_images(checkpoint, data, progress)
+        split = load_test_images(model, data, progress)
         evaluation = evaluator(
-            checkpoint.parameters,
+            model.parameters,
             split,
-            checkpoint.data,
+            model.data,
             lambda done, total: progress("evaluating", done, total),
         )
     if as_json:

@@ -13,6 +13,12 @@ ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="Experiment as TOML, such as configs/digits.toml.")
 ]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Checkpoint (.safetensors).")]
+AnyModelFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="Checkpoint (.safetensors), or a lowered program's folder."
+    ),
+]
 DataFolder = Annotated[
     Path | None,
     typer.Option("--data", help="Folder of the data set; overrides data.path."),

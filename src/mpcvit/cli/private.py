@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, ModelFile, print_json
+from mpcvit.cli.options import AnyModelFile, AsJson, print_json
 from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile, shipped_profiles
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _LIKELIEST = 5
 
 @app.command()
 def run(
-    model_file: ModelFile,
+    model_file: AnyModelFile,
     images: Pictures,
     profile: ProfileName = SECURE_DEFAULT,
     batch_size: BatchSize = 1,

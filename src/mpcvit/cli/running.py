@@ -12,8 +12,9 @@ from mpcvit.errors import UserError
 from mpcvit.records import MODEL_FILE, SEARCH_FILE, STATE_FILE
 
 if TYPE_CHECKING:
-    from mpcvit.checkpoint import Checkpoint
     from mpcvit.data import Dataset, Split
+    from mpcvit.data.dataset import SplitName
+    from mpcvit.lowering.program import Model
     from mpcvit.optim.loop import Observer
 
 Out = Annotated[
@@ -55,21 +56,37 @@ def load_data(config: Config) -> "Dataset":
 
 
 def load_test_images(
-    checkpoint: "Checkpoint", data: Path | None, progress: Callable[[str, int, int], None]
+    model: "Model", data: Path | None, progress: Callable[[str, int, int], None]
 ) -> "Split":
     """The test images of the data set that a model was trained on, or of another folder."""
+    return _load_images(model, data, "test", progress)
+
+
+def load_training_images(
+    model: "Model", data: Path | None, progress: Callable[[str, int, int], None]
+) -> "Split":
+    """Likewise its training images."""
+    return _load_images(model, data, "train", progress)
+
+
+def _load_images(
+    model: "Model",
+    data: Path | None,
+    which: "SplitName",
+    progress: Callable[[str, int, int], None],
+) -> "Split":
     from mpcvit.config import DataSource
     from mpcvit.data import load_split
 
-    model, settings = checkpoint.model, checkpoint.data
+    config, settings = model.model, model.data
     if data is not None:
         settings = replace(settings, source=DataSource.AUTO, path=str(data))
     return load_split(
         settings,
-        "test",
-        image_size=model.image_size,
-        channels=model.channels,
-        classes=model.classes,
+        which,
+        image_size=config.image_size,
+        channels=config.channels,
+        classes=config.classes,
         progress=progress,
     )
 

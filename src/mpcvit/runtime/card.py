@@ -4,31 +4,38 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mpcvit.arch import Architecture
-from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
 from mpcvit.errors import UserError
+from mpcvit.lowering.plan import Plan
+from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.runtime.errors import PartyError
 from mpcvit.storage import read_json
 
-FORMAT = "mpcvit-card/1"
+FORMAT = "mpcvit-card/2"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
-    """Shape, architecture, normalisation and class names of a model."""
+    """Shape, architecture, normalisation and class names of a model.
+
+    Of a lowered one also its plan: the intervals that calibration found, and
+    the formulas chosen for them.
+    """
 
     model: ModelConfig
     architecture: Architecture
     data: DataConfig
     classes: tuple[str, ...]
+    plan: Plan | None = None
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "ModelCard":
+    def of(cls, model: Model) -> "ModelCard":
         return cls(
-            model=checkpoint.model,
-            architecture=checkpoint.architecture,
-            data=replace(checkpoint.data, path=""),
-            classes=checkpoint.classes,
+            model=model.model,
+            architecture=model.architecture,
+            data=replace(model.data, path=""),
+            classes=model.classes,
+            plan=model.plan if isinstance(model, SecureProgram) else None,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -38,6 +45,7 @@ class ModelCard:
             "architecture": read_json(self.architecture.to_json(), "architecture"),
             "data": to_plain(self.data),
             "classes": list(self.classes),
+            "plan": None if self.plan is None else self.plan.to_dict(),
         }
 
     @classmethod
@@ -51,11 +59,14 @@ class ModelCard:
                 architecture=Architecture.from_document(document["architecture"], "architecture"),
                 data=from_plain(DataConfig, document["data"], "data"),
                 classes=tuple(str(name) for name in document["classes"]),
+                plan=None if document["plan"] is None else Plan.from_dict(document["plan"]),
             )
             model = card.model
             card.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
             if len(card.classes) != model.classes or len(card.data.mean) != model.channels:
                 raise UserError("its parts do not fit each other")
+            if card.plan is not None and len(card.plan.layers) != model.depth:
+                raise UserError("its plan is of another depth")
             return card
         except (UserError, TypeError, KeyError, AttributeError) as error:
             raise PartyError(f"the model owner's description cannot be used: {error}") from error

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from spu import libspu
+from spu.experimental import make_cached_var
 
 from mpcvit.data.cache import default_folder
 from mpcvit.errors import UserError
-from mpcvit.model.vit import init_parameters
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.stages import cut, fit_fixed_point, parameter_names
+from mpcvit.runtime.stages import Stage, parameter_names, stage_network
 from mpcvit.storage import replacing
 
 Shape = tuple[int, ...]
@@ -69,15 +69,16 @@ def compile_network(
     card: ModelCard, profile: Profile, batch: int, progress: Progress = lambda done, total: None
 ) -> Program:
     """Compile every stage of a model for a batch size. Needs no weights."""
-    config, notes = fit_fixed_point(card.model, card.architecture, profile)
-    whole = jax.eval_shape(lambda: init_parameters(config, card.architecture, seed=0))
-    shape = (batch, config.image_size, config.image_size, config.channels)
+    network = stage_network(card, profile)
+    model = card.model
+    shape = (batch, model.image_size, model.image_size, model.channels)
     x = jax.ShapeDtypeStruct(shape, jnp.float32)
-    stages, cuts = [], cut(config, card.architecture)
-    for index, stage in enumerate(cuts):
-        parameters = stage.parameters(whole)
+    stages = []
+    for index, stage in enumerate(network.stages):
+        parameters = stage.parameters(network.parameters)
         leaves = jax.tree.leaves(parameters)
-        code = compile_function(stage.function, parameters, x)
+        function = _reusing_masks(stage) if profile.reuse_weight_masks else stage.function
+        code = compile_function(function, parameters, x)
         names = parameter_names(parameters)
         stages.append(
             CompiledStage(
@@ -91,13 +92,25 @@ def compile_network(
             )
         )
         x = jax.eval_shape(stage.function, parameters, x)
-        progress(index + 1, len(cuts))
+        progress(index + 1, len(network.stages))
     return Program(
         stages=tuple(stages),
         input_shape=shape,
         output_shape=tuple(x.shape),
-        notes=notes,
+        notes=network.notes,
     )
+
+
+def _reusing_masks(stage: Stage) -> Callable[[Any, Any], Any]:
+    """A stage whose products open each kernel once, however often it runs on one runtime."""
+
+    def mark(path: Any, leaf: Any) -> Any:
+        return make_cached_var(leaf) if path[-1].key == "kernel" else leaf
+
+    def function(parameters: Any, x: Any) -> Any:
+        return stage.function(jax.tree_util.tree_map_with_path(mark, parameters), x)
+
+    return function
 
 
 def compile_function(function: Callable[..., Any], *arguments: Any) -> bytes:

@@ -20,10 +20,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import from_plain
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
+from mpcvit.lowering.program import Model, load_model
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.events import Event
@@ -45,12 +45,12 @@ def main() -> None:
 
     try:
         job = _read_line(lines)
-        checkpoint = _load_model(job)
+        model = _load_model(job)
         report({"event": "ready"})
         meeting = _read_line(lines)
         watcher = threading.Thread(target=_end_with_supervisor, args=(lines,), daemon=True)
         watcher.start()
-        take_part(job, checkpoint, meeting, report)
+        take_part(job, model, meeting, report)
         # the others' last receipts must find this process, or theirs would come down
         watcher.join()
     except UserError as error:
@@ -65,7 +65,7 @@ def main() -> None:
 
 def take_part(
     job: Mapping[str, Any],
-    checkpoint: Checkpoint | None,
+    model: Model | None,
     meeting: Mapping[str, Any],
     report: Report,
 ) -> None:
@@ -85,8 +85,8 @@ def take_part(
     report({"event": "connected", "connect_s": time.perf_counter() - started})
     if "component" in job:
         measure_component(channel, profile, job["component"], job["shape"], report)
-    elif checkpoint is not None:
-        offer_model(channel, profile, checkpoint, report)
+    elif model is not None:
+        offer_model(channel, profile, model, report)
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
@@ -102,8 +102,8 @@ def take_part(
     report({"event": "done"})
 
 
-def _load_model(job: Mapping[str, Any]) -> Checkpoint | None:
-    return Checkpoint.load(Path(job["model"])) if "model" in job else None
+def _load_model(job: Mapping[str, Any]) -> Model | None:
+    return load_model(Path(job["model"])) if "model" in job else None
 
 
 def _read_images(places: Any) -> Any:

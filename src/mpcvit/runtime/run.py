@@ -4,12 +4,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from mpcvit.data import list_pictures, make_inputs
 from mpcvit.errors import UserError
+from mpcvit.lowering.engine import read_engine
 from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
 from mpcvit.run_record import RunRecord
 from mpcvit.runtime.events import Journal, Progress, make_record
@@ -19,8 +20,10 @@ from mpcvit.runtime.roles import Role, roles_of
 if TYPE_CHECKING:
     from mpcvit.checkpoint import Checkpoint
     from mpcvit.classifier import Classifier
+    from mpcvit.lowering.program import Model, SecureProgram
     from mpcvit.runtime.card import ModelCard
 
+AnyModel: TypeAlias = "str | Path | Classifier | Checkpoint | SecureProgram"
 Images = str | Path | np.ndarray | Sequence[str | Path] | Sequence[np.ndarray]
 
 
@@ -40,7 +43,7 @@ class RunResult:
 
 
 def run(
-    model: "str | Path | Classifier | Checkpoint",
+    model: AnyModel,
     images: Images,
     profile: str | Path | Profile = SECURE_DEFAULT,
     *,
@@ -57,14 +60,14 @@ def run(
     no network; there, the record's notes name stages whose values leave the
     range that the profile can represent.
     """
-    settings = load_profile(profile)
+    settings = settings_for(model, load_profile(profile))
     if batch_size < 1:
         raise UserError(f"batch_size must be positive, not {batch_size}")
     pictures = list_images(images)
     journal = Journal(progress)
     progress("connecting", 0, 1)
     if simulate:
-        logits = _simulate(_checkpoint(model), pictures, settings, batch_size, journal)
+        logits = _simulate(_loaded(model), pictures, settings, batch_size, journal)
     else:
         logits = _run_apart(model, pictures, settings, batch_size, journal)
     return make_result(
@@ -94,7 +97,7 @@ def make_result(
 
 
 def _run_apart(
-    model: "str | Path | Classifier | Checkpoint",
+    model: AnyModel,
     images: list[Path] | np.ndarray,
     profile: Profile,
     batch_size: int,
@@ -109,7 +112,7 @@ def _run_apart(
 
 
 def _simulate(
-    checkpoint: "Checkpoint",
+    model: "Model",
     images: list[Path] | np.ndarray,
     profile: Profile,
     batch_size: int,
@@ -120,21 +123,30 @@ def _simulate(
 
     def make_images(card: "ModelCard") -> np.ndarray:
         inputs = make_inputs(list(images), card.model, card.data)
-        overflows = [str(found) for found in representable(checkpoint, inputs.images, profile)]
+        overflows = [str(found) for found in representable(model, inputs.images, profile)]
         journal.add(
             Role.DATA_OWNER, {"event": "inputs", "resized": inputs.resized, "notes": overflows}
         )
         return inputs.images
 
-    return simulate(checkpoint, make_images, profile, batch_size=batch_size, journal=journal)
+    return simulate(model, make_images, profile, batch_size=batch_size, journal=journal)
 
 
-def own_model(model: "str | Path | Classifier | Checkpoint", folder: Path) -> dict[str, Any]:
+def settings_for(model: AnyModel, profile: Profile) -> Profile:
+    """A profile with the engine that a program was lowered for; a checkpoint takes any."""
+    if isinstance(model, str | Path):
+        engine = read_engine(Path(model)) if Path(model).is_dir() else None
+    else:
+        engine = getattr(model, "engine", None)
+    return profile if engine is None else engine.apply(profile)
+
+
+def own_model(model: AnyModel, folder: Path) -> dict[str, Any]:
     """Where a model owner's process finds its model."""
     if isinstance(model, str | Path):
         return {"model": str(Path(model).absolute())}
-    _checkpoint(model).save(folder / "model.safetensors")
-    return {"model": str(folder / "model.safetensors")}
+    _loaded(model).save(folder / "model")
+    return {"model": str(folder / "model")}
 
 
 def own_images(images: list[Path] | np.ndarray, folder: Path) -> dict[str, Any]:
@@ -145,12 +157,13 @@ def own_images(images: list[Path] | np.ndarray, folder: Path) -> dict[str, Any]:
     return {"images": str(folder / "images.npy")}
 
 
-def _checkpoint(model: "str | Path | Classifier | Checkpoint") -> "Checkpoint":
-    from mpcvit.checkpoint import Checkpoint
+def _loaded(model: AnyModel) -> "Model":
+    from mpcvit.classifier import Classifier
+    from mpcvit.lowering.program import load_model
 
     if isinstance(model, str | Path):
-        return Checkpoint.load(Path(model))
-    return model if isinstance(model, Checkpoint) else model.checkpoint
+        return load_model(Path(model))
+    return model.checkpoint if isinstance(model, Classifier) else model
 
 
 def list_images(images: Images) -> list[Path] | np.ndarray:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpcvit.errors import UserError
 from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
@@ -26,13 +26,9 @@ from mpcvit.runtime.hosts import require_for_two_hosts, require_protected
 from mpcvit.runtime.processes import PartyProcess, wait_until_ready, watch
 from mpcvit.runtime.rendezvous import Answer, Hello, Line, Verdict, Watchdog, accept
 from mpcvit.runtime.roles import Address, Role, require_free, resolve
-from mpcvit.runtime.run import own_model
+from mpcvit.runtime.run import AnyModel, own_model, settings_for
 from mpcvit.runtime.terms import difference, terms_of
 from mpcvit.runtime.tls import Credentials, load_credentials
-
-if TYPE_CHECKING:
-    from mpcvit.checkpoint import Checkpoint
-    from mpcvit.classifier import Classifier
 
 _HELLO_S = 10.0  # for TLS and the hello
 _MOST_STRANGERS = 32  # connections that have not yet said hello
@@ -71,7 +67,7 @@ seconds=1.5 ended="done"
 
 
 def serve(
-    model: "str | Path | Classifier | Checkpoint",
+    model: AnyModel,
     *,
     listen: Address,
     tls: str | Path | None = None,
@@ -91,7 +87,7 @@ def serve(
     Returns by itself only after `max_clients` sessions. `started` is called once
     clients may come, and `log` with every visit.
     """
-    settings = load_profile(profile)
+    settings = settings_for(model, load_profile(profile))
     require_for_two_hosts(settings)
     credentials = None if tls is None else load_credentials(tls, Role.MODEL_OWNER)
     require_protected([listen], encrypted=credentials is not None, allow_plaintext=allow_plaintext)

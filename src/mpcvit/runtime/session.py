@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import spu
 
-from mpcvit.checkpoint import Checkpoint, flatten_parameters
+from mpcvit.checkpoint import flatten_parameters
+from mpcvit.lowering.program import Model
 from mpcvit.profile import Profile, Protocol
 from mpcvit.run_record import StageCost
 from mpcvit.runtime.card import ModelCard
@@ -65,16 +66,16 @@ class Request:
         return cls(images=images, batch_size=batch_size)
 
 
-def offer_model(channel: Channel, profile: Profile, checkpoint: Checkpoint, report: Report) -> None:
+def offer_model(channel: Channel, profile: Profile, model: Model, report: Report) -> None:
     """Take part as the model owner: learns how many images came, and nothing else."""
     session = Session(channel, profile, report)
     session.agree_on_terms()
-    card = ModelCard.of(checkpoint)
+    card = ModelCard.of(model)
     for peer in channel.peers:
         channel.send_json(peer, card.to_dict())
     request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
     session.prepare(card, request)
-    session.share_weights(flatten_parameters(checkpoint.parameters))
+    session.share_weights(flatten_parameters(model.parameters))
     for batch in request.batches:
         session.infer(batch)
     session.finish()

@@ -9,7 +9,7 @@ import spu
 from spu import libspu
 
 from mpcvit.errors import UserError
-from mpcvit.profile import Profile, Protocol
+from mpcvit.profile import Profile, Protocol, Truncation
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.link import Channel
 from mpcvit.runtime.roles import Role
@@ -27,11 +27,13 @@ _PROTOCOLS = {
 
 def runtime_config(profile: Profile) -> Any:
     """SPU's own form of a profile."""
-    return libspu.RuntimeConfig(
+    config = libspu.RuntimeConfig(
         protocol=_PROTOCOLS[profile.protocol],
         field=_RINGS[profile.ring_bits],
         fxp_fraction_bits=profile.fraction_bits,
     )
+    config.trunc_allow_msb_error = profile.truncation is Truncation.LOCAL
+    return config
 
 
 class Sharing:

@@ -14,8 +14,12 @@ import jax
 from mpcvit.arch import Architecture, AttentionKind
 from mpcvit.checkpoint import Parameters
 from mpcvit.config import ModelConfig
-from mpcvit.model.vit import Block, Embed, Head
+from mpcvit.lowering import network as lowered
+from mpcvit.lowering.fold import weight_shapes
+from mpcvit.lowering.plan import Plan
+from mpcvit.model.vit import Block, Embed, Head, init_parameters
 from mpcvit.profile import Profile
+from mpcvit.runtime.card import ModelCard
 
 _EPS_OF_KINDS = {
     "attention_eps": {AttentionKind.RELU_SOFTMAX, AttentionKind.QUAD2},
@@ -36,6 +40,57 @@ class Stage:
 
     def parameters(self, whole: Parameters) -> Parameters:
         return {part: whole[part] for part in self.parts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A network as stages, the shapes of all its parameters, and what was changed to fit."""
+
+    stages: tuple[Stage, ...]
+    parameters: Parameters
+    notes: tuple[str, ...]
+
+
+def stage_network(card: ModelCard, profile: Profile) -> Staged:
+    """What a card describes, be it lowered or as it was trained."""
+    if card.plan is not None:
+        shapes = weight_shapes(card.model, card.architecture)
+        return Staged(stages=cut_lowered(card, card.plan), parameters=shapes, notes=())
+    config, notes = fit_fixed_point(card.model, card.architecture, profile)
+    return Staged(
+        stages=cut(config, card.architecture),
+        parameters=jax.eval_shape(lambda: init_parameters(config, card.architecture, seed=0)),
+        notes=notes,
+    )
+
+
+def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
+    """The stages of a lowered network."""
+    config, layers = card.model, card.architecture.layers
+
+    def of_block(index: int) -> Callable[[Parameters, Any], Any]:
+        def apply(parameters: Parameters, x: Any) -> Any:
+            own, queries = parameters[f"blocks_{index}"], lowered.queries_of(config, index)
+            return lowered.block(config, layers[index], plan.layers[index], own, x, queries=queries)
+
+        return apply
+
+    return (
+        Stage(
+            name="embedding",
+            parts=("embed",),
+            function=lambda parameters, x: lowered.embed(config, parameters["embed"], x),
+        ),
+        *(
+            Stage(name=f"block {index}", parts=(f"blocks_{index}",), function=of_block(index))
+            for index in range(config.depth)
+        ),
+        Stage(
+            name="head",
+            parts=("head",),
+            function=lambda parameters, x: lowered.head(config, plan.norm, parameters["head"], x),
+        ),
+    )
 
 
 def cut(config: ModelConfig, architecture: Architecture) -> tuple[Stage, ...]:

@@ -1,0 +1,109 @@
+"""`mpcvit lower` and `mpcvit explain`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mpcvit.cli import app
+from mpcvit.cli.options import AsJson, DataFolder, ModelFile, print_json
+from mpcvit.cli.private import ProfileName
+from mpcvit.cli.running import load_training_images
+from mpcvit.profile import SECURE_DEFAULT, load_profile
+
+if TYPE_CHECKING:
+    from mpcvit.lowering.program import SecureProgram
+
+
+@app.command()
+def lower(
+    model_file: ModelFile,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the program.")],
+    data: DataFolder = None,
+    profile: ProfileName = SECURE_DEFAULT,
+    images: Annotated[int, typer.Option(min=1, help="Training images to calibrate with.")] = 1024,
+    as_json: AsJson = False,
+) -> None:
+    """Turn a checkpoint into a program that computes the same in far fewer exchanges.
+
+    Linear steps are folded into weights, and dear functions replaced by
+    polynomials over intervals that training images stay within. These intervals
+    become known to whoever the program is run with; the weights do not.
+
+    Example: mpcvit lower model.safetensors --data cifar10 --profile semi2k-wan --out program
+    """
+    settings = load_profile(profile)
+
+    import numpy as np
+
+    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.lowering.lower import lower as stage
+    from mpcvit.report.live import counting
+
+    checkpoint = Checkpoint.load(model_file)
+    with counting() as progress:
+        split = load_training_images(checkpoint, data, progress)
+        # spread over the split, whatever its order
+        chosen = np.linspace(0, len(split) - 1, min(images, len(split))).astype(int)
+        program = stage(checkpoint, [np.asarray(split.images[i]) for i in chosen], settings)
+    program.save(out)
+    _tell(program, as_json)
+
+
+@app.command()
+def explain(
+    program_folder: Annotated[
+        Path, typer.Argument(metavar="PROGRAM", help="Folder of a lowered program.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show a program's engine and every stand-in: where, on which interval, how far off.
+
+    Example: mpcvit explain program
+    """
+    from mpcvit.lowering.program import SecureProgram
+
+    _tell(SecureProgram.load(program_folder), as_json)
+
+
+def _tell(program: "SecureProgram", as_json: bool) -> None:
+    from mpcvit.config import to_plain
+
+    rows, engine = _rows(program), to_plain(program.engine)
+    if as_json:
+        print_json({"digest": program.digest(), "engine": engine, "stand_ins": rows})
+        return
+    print(f"program    {program.digest()}")
+    print(
+        f"engine     {engine['ring_bits']}-bit ring, {engine['fraction_bits']} fraction bits, "
+        f"{engine['truncation']} truncation, "
+        f"weight masks {'reused' if engine['reuse_weight_masks'] else 'fresh'}"
+    )
+    print(
+        f"{'place':<22}{'stand-in':<14}{'interval':<20}{'declared':>10}{'measured':>10}  exchanges"
+    )
+    for row in rows:
+        interval = f"[{row['low']:.4g}, {row['high']:.4g}]"
+        kind = "relative" if row["relative"] else "absolute"
+        print(
+            f"{row['place']:<22}{row['stand_in']:<14}{interval:<20}{row['declared']:>10.1e}"
+            f"{row['measured']:>10.1e}  {row['exchanges']:>9}  {kind}"
+        )
+
+
+def _rows(program: "SecureProgram") -> list[dict[str, Any]]:
+    from mpcvit.lowering.approximation import largest_error
+
+    return [
+        {
+            "place": place,
+            "stand_in": own.kind,
+            "low": own.domain[0],
+            "high": own.domain[1],
+            "relative": own.is_relative,
+            "declared": own.max_error,
+            "measured": largest_error(own),
+            "exchanges": own.exchanges,
+        }
+        for place, own in program.plan.named().items()
+    ]

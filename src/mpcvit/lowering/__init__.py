@@ -1,0 +1,1 @@
+"""Lowering: a trained checkpoint becomes a program of few exchanges."""

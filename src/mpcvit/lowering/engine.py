@@ -1,0 +1,93 @@
+"""Engine choices: ring, fraction bits, truncation and mask reuse; and what may go wrong."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mpcvit.config import from_plain
+from mpcvit.errors import UserError
+from mpcvit.profile import Profile, Protocol, Truncation
+from mpcvit.storage import read_json
+
+DESCRIPTION = "program.json"
+LEAST_SAFE_BITS = 30  # an inference may fail with a probability of at most 2^-30
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineChoice:
+    """The settings of SPU that a program is meant for."""
+
+    ring_bits: int
+    fraction_bits: int
+    truncation: Truncation
+    reuse_weight_masks: bool
+
+    def apply(self, profile: Profile) -> Profile:
+        """A profile with these settings; its protocol, network and limits stay."""
+        return replace(
+            profile,
+            ring_bits=self.ring_bits,
+            fraction_bits=self.fraction_bits,
+            truncation=self.truncation,
+            reuse_weight_masks=self.reuse_weight_masks,
+        )
+
+
+def read_engine(folder: Path) -> EngineChoice:
+    """The engine of a program on disk, and nothing else of it."""
+    place = folder / DESCRIPTION
+    try:
+        document = read_json(place.read_text(encoding="utf-8"), str(place))
+        return from_plain(EngineChoice, document["engine"], str(place))
+    except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise UserError(f"{folder} holds no program: cannot read {place}") from error
+
+
+def choose_engine(profile: Profile) -> EngineChoice:
+    """What suits a profile: for SEMI2K the wide ring, whose products take one exchange each.
+
+    Fraction bits cost nothing there, and 26 of them leave rounding far below
+    the stand-ins' errors.
+    """
+    if profile.protocol is Protocol.SEMI2K:
+        return EngineChoice(
+            ring_bits=128,
+            fraction_bits=26,
+            truncation=Truncation.LOCAL,
+            reuse_weight_masks=True,
+        )
+    return EngineChoice(
+        ring_bits=profile.ring_bits,
+        fraction_bits=profile.fraction_bits,
+        truncation=profile.truncation,
+        reuse_weight_masks=False,
+    )
+
+
+def safe_bits(engine: EngineChoice, *, products: float, largest: float) -> float:
+    """-log2 of the probability that local truncation ruins an inference.
+
+        products 2^(2 fraction_bits + log2(largest) + 1 - ring_bits)
+
+    A share is uniform in the ring, and its truncation goes wrong where the sum of
+    both wraps: for a number of that size with that probability, and over all
+    products of an inference with at most their sum.
+
+    >>> engine = EngineChoice(ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL,
+    ...                       reuse_weight_masks=True)
+    >>> safe_bits(engine, products=2**20, largest=2**10)
+    45.0
+    """
+    if engine.truncation is not Truncation.LOCAL:
+        return math.inf
+    size = 2 * engine.fraction_bits + math.log2(max(largest, 1.0)) + 1
+    return engine.ring_bits - size - math.log2(max(products, 1.0))
+
+
+def require_safe(engine: EngineChoice, *, products: float, largest: float) -> None:
+    """Refuse settings that would fail more often than once in 2^30 inferences."""
+    if (bits := safe_bits(engine, products=products, largest=largest)) < LEAST_SAFE_BITS:
+        raise UserError(
+            f"local truncation in {engine.ring_bits} bits with {engine.fraction_bits} fraction "
+            f"bits would ruin one inference in 2^{bits:.0f}; take fewer fraction bits"
+        )

@@ -1,0 +1,138 @@
+"""The lowered network: embedding, blocks and head as functions of folded weights.
+
+Written for few exchanges, and for nothing else: these very functions are
+compiled for SPU, calibrated, and run as the plaintext emulation.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from mpcvit.arch import Architecture, LayerArchitecture, MlpForm
+from mpcvit.config import Activation, BlockForm, ModelConfig, NormForm, Pooling
+from mpcvit.lowering.attention import attend
+from mpcvit.lowering.fold import Weights, lowered_form
+from mpcvit.lowering.heads import order_heads
+from mpcvit.lowering.plan import Function, LayerFunctions
+from mpcvit.model.gather import gather, merge
+
+
+def embed(config: ModelConfig, weights: Weights, images: Array) -> Array:
+    """Images to centred tokens."""
+    side, patch, batch = config.image_size // config.patch_size, config.patch_size, images.shape[0]
+    patches = images.reshape(batch, side, patch, side, patch, config.channels)
+    patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(batch * side * side, -1)
+    x = (patches @ weights["kernel"]).reshape(batch, side * side, config.width)
+    if config.pooling is Pooling.CLASS:
+        x = jnp.concatenate([jnp.zeros_like(x[:, :1]), x], axis=1)
+    return x + weights["offset"][None]
+
+
+def block(
+    config: ModelConfig,
+    layer: LayerArchitecture,
+    functions: LayerFunctions,
+    weights: Weights,
+    x: Array,
+    *,
+    queries: int,
+) -> Array:
+    """One block on centred tokens; only the first `queries` are computed to the end."""
+    u = _normalise(x, functions.norm1)
+    q, k, v = jnp.split(_linear(u, weights["qkv"]), 3, axis=-1)
+    own = attend(q[:, :queries], k, v, order_heads(layer.heads), config, functions.denominator)
+    x = x[:, :queries] + _linear(own, weights["proj"])
+    u = _normalise(x, functions.norm2)
+    forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * config.tokens
+    tokens_of: dict[MlpForm, list[int]] = {}
+    for token, form in enumerate(forms[:queries]):
+        tokens_of.setdefault(lowered_form(form), []).append(token)
+    parts = [
+        _mlp(
+            config,
+            form,
+            functions.activation,
+            weights["mlp"],
+            gather(u, tokens, axis=1),
+            gather(x, tokens, axis=1),
+        )
+        for form, tokens in tokens_of.items()
+    ]
+    return merge(parts, list(tokens_of.values()), axis=1)
+
+
+def head(config: ModelConfig, norm: Function | None, weights: Weights, x: Array) -> Array:
+    """Logits of the last block's tokens."""
+    u = _normalise(x, norm)
+    pooled = u[:, 0] if config.pooling is Pooling.CLASS else u.mean(axis=1)
+    return pooled @ weights["kernel"] + weights["bias"]
+
+
+def forward(
+    config: ModelConfig,
+    architecture: Architecture,
+    layers: Sequence[LayerFunctions],
+    norm: Function | None,
+    weights: Weights,
+    images: Array,
+) -> Array:
+    """The whole network on a batch of normalised images."""
+    x = embed(config, weights["embed"], images)
+    for index, (layer, functions) in enumerate(zip(architecture.layers, layers, strict=True)):
+        own = weights[f"blocks_{index}"]
+        x = block(config, layer, functions, own, x, queries=queries_of(config, index))
+    return head(config, norm, weights["head"], x)
+
+
+def queries_of(config: ModelConfig, index: int) -> int:
+    """Tokens of a block that something later reads: of the last, the class token alone."""
+    is_last = index == config.depth - 1
+    return 1 if is_last and config.pooling is Pooling.CLASS else config.tokens
+
+
+def _linear(x: Array, weights: Weights) -> Array:
+    rows = x.reshape(-1, x.shape[-1]) @ weights["kernel"] + weights["bias"]
+    return rows.reshape(*x.shape[:-1], -1)
+
+
+def _normalise(x: Array, inverse_root: Function | None) -> Array:
+    """Centred tokens divided by their deviation; gain and bias are in the next linear."""
+    if inverse_root is None:
+        return x
+    return x * inverse_root((x * x).sum(axis=-1) * (1 / x.shape[-1]))[..., None]
+
+
+def _mlp(
+    config: ModelConfig,
+    form: MlpForm,
+    activation: Function | None,
+    weights: Weights,
+    u: Array,
+    x: Array,
+) -> Array:
+    """The block's output for tokens of one form; `u` is the norm of `x`."""
+    lite = config.block is BlockForm.LITE
+    if form is MlpForm.ACTIVATED:
+        hidden = _activate(config.activation, activation, _linear(u, weights["up"]))
+        if lite:
+            return _linear(jnp.concatenate([u, hidden], axis=-1), weights["down"])
+        return x + _linear(hidden, weights["down"])
+    y = _linear(u, weights[form.value])
+    if form is MlpForm.FUSED:
+        return y if lite else x + y
+    branch = jax.nn.relu(y[..., : config.width])
+    if config.norm is not NormForm.LINEAR:
+        branch = branch - branch.sum(axis=-1, keepdims=True) * (1 / config.width)
+    return branch + (y[..., config.width :] if lite else x)
+
+
+def _activate(kind: Activation, stand_in: Function | None, x: Array) -> Array:
+    if kind is Activation.RELU:
+        return jax.nn.relu(x)
+    if kind is Activation.QUAD:
+        return x * x * np.float32(0.125) + x * np.float32(0.25) + np.float32(0.5)
+    assert stand_in is not None
+    return stand_in(x)

@@ -1,0 +1,122 @@
+"""Plan: the public numbers of a lowered network; which stand-in computes what, and where."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from jax import Array
+
+from mpcvit.config import Activation
+from mpcvit.errors import UserError
+from mpcvit.lowering.approximation import Approximation, read_number, read_numbers
+from mpcvit.lowering.even_chain import EvenChain
+from mpcvit.lowering.inverse_root import InverseRoot
+from mpcvit.lowering.reciprocal import Reciprocal
+
+Function = Callable[[Array], Array]
+
+
+class LayerFunctions(Protocol):
+    """What a layer cannot do by sums and products alone; None where it needs none."""
+
+    @property
+    def norm1(self) -> Function | None: ...
+    @property
+    def denominator(self) -> Function | None: ...
+    @property
+    def norm2(self) -> Function | None: ...
+    @property
+    def activation(self) -> Function | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerPlan:
+    """The stand-ins of one layer.
+
+    `norm1` and `norm2` take the mean square of a centred token, `denominator`
+    the sum of a row of attention weights.
+    """
+
+    norm1: InverseRoot | None
+    denominator: Reciprocal | None
+    norm2: InverseRoot | None
+    activation: EvenChain | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The stand-ins of a whole network. Both parties know them; weights are not among them."""
+
+    layers: tuple[LayerPlan, ...]
+    norm: InverseRoot | None
+
+    def named(self) -> dict[str, Approximation]:
+        """Every stand-in by its place."""
+        places: dict[str, Approximation | None] = {
+            f"block {index} {name}": own
+            for index, layer in enumerate(self.layers)
+            for name, own in vars(layer).items()
+        }
+        places["head norm"] = self.norm
+        return {place: own for place, own in places.items() if own is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "layers": [
+                {name: _encode(own) for name, own in vars(layer).items()} for layer in self.layers
+            ],
+            "norm": _encode(self.norm),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Any) -> "Plan":
+        """Decode what may come from a peer, and believe nothing of it."""
+        layers = document["layers"]
+        if not isinstance(layers, list):
+            raise UserError("a plan's layers must be a list")
+        return cls(
+            layers=tuple(
+                LayerPlan(
+                    norm1=_decode(layer["norm1"], InverseRoot),
+                    denominator=_decode(layer["denominator"], Reciprocal),
+                    norm2=_decode(layer["norm2"], InverseRoot),
+                    activation=_decode(layer["activation"], EvenChain),
+                )
+                for layer in layers
+            ),
+            norm=_decode(document["norm"], InverseRoot),
+        )
+
+
+def _encode(own: Any) -> Any:
+    return None if own is None else {"kind": own.kind, **asdict(own)}
+
+
+def _decode(document: Any, kind: type) -> Any:
+    if document is None:
+        return None
+    if not isinstance(document, dict) or document.get("kind") != kind.kind:
+        raise UserError(f"where a {kind.kind} belongs, there is something else")
+
+    def number(name: str) -> float:
+        return read_number(document[name], name, float)
+
+    if kind is Reciprocal:
+        steps = read_number(document["steps"], "steps", int)
+        return Reciprocal(low=number("low"), high=number("high"), steps=steps)
+    if kind is InverseRoot:
+        return InverseRoot(
+            low=number("low"),
+            high=number("high"),
+            eps=number("eps"),
+            coefficients=read_numbers(document["coefficients"], "coefficients"),
+            max_error=number("max_error"),
+        )
+    return EvenChain(
+        activation=Activation(document["activation"]),
+        bound=number("bound"),
+        left=tuple(read_numbers(row, "left") for row in document["left"]),
+        right=tuple(read_numbers(row, "right") for row in document["right"]),
+        output=read_numbers(document["output"], "output"),
+        max_error=number("max_error"),
+    )

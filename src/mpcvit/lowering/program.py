@@ -1,0 +1,145 @@
+"""SecureProgram: a lowered network on disk; a folder of public numbers and secret weights.
+
+`program.json` holds what both parties may know, and how the program came to be;
+`weights.safetensors` is the model owner's alone.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from flax.traverse_util import unflatten_dict
+from safetensors.numpy import save_file
+
+from mpcvit.arch import Architecture
+from mpcvit.checkpoint import Checkpoint, digest, flatten_parameters, read_tensors
+from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
+from mpcvit.data import make_inputs
+from mpcvit.errors import UserError
+from mpcvit.lowering.engine import DESCRIPTION, EngineChoice
+from mpcvit.lowering.fold import Weights, weight_shapes
+from mpcvit.lowering.network import forward
+from mpcvit.lowering.plan import Plan
+from mpcvit.records import Provenance
+from mpcvit.storage import read_json, replacing_folder
+
+FORMAT = "mpcvit-program/1"
+_WEIGHTS = "weights.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureProgram:
+    """A network as few exchanges: folded weights, stand-ins, and the engine they are meant for.
+
+    Call it with normalised float32 images, as `preprocess` makes them: the
+    plaintext emulation, by the very formulas that SPU runs.
+    """
+
+    model: ModelConfig
+    architecture: Architecture
+    data: DataConfig
+    classes: tuple[str, ...]
+    plan: Plan
+    engine: EngineChoice
+    parameters: Weights
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        model = self.model
+        self.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
+        if len(self.plan.layers) != model.depth or len(self.classes) != model.classes:
+            raise UserError("the parts of the program do not fit each other")
+        expected = weight_shapes(model, self.architecture)
+        found = {name: array.shape for name, array in flatten_parameters(self.parameters).items()}
+        if found != {name: array.shape for name, array in flatten_parameters(expected).items()}:
+            raise UserError("the weights do not fit the program")
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Logits [batch, classes]."""
+        return np.asarray(self._forward(self.parameters, np.asarray(images, np.float32)))
+
+    def preprocess(self, images: Sequence[str | Path | np.ndarray]) -> np.ndarray:
+        """Decode, resize and normalise files or uint8 arrays, as in evaluation."""
+        return make_inputs(images, self.model, self.data).images
+
+    def logits(self, parameters: Weights, images: jax.Array) -> jax.Array:
+        """The emulation as a pure function of its weights."""
+        return forward(
+            self.model, self.architecture, self.plan.layers, self.plan.norm, parameters, images
+        )
+
+    @cached_property
+    def _forward(self) -> Callable[..., Any]:
+        return jax.jit(self.logits)
+
+    def digest(self) -> str:
+        """A short name for exactly this program."""
+        total = hashlib.sha256(json.dumps(self._public(), sort_keys=True).encode())
+        total.update(digest(flatten_parameters(self.parameters)).encode())
+        return total.hexdigest()[:16]
+
+    def _public(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "model": to_plain(self.model),
+            "architecture": read_json(self.architecture.to_json(), "architecture"),
+            "data": to_plain(replace(self.data, path="")),
+            "classes": list(self.classes),
+            "plan": self.plan.to_dict(),
+            "engine": to_plain(self.engine),
+        }
+
+    def save(self, folder: Path) -> None:
+        tensors = flatten_parameters(self.parameters)
+        document = {
+            **self._public(),
+            "provenance": self.provenance.to_dict(),
+            "weights": digest(tensors),
+        }
+        with replacing_folder(folder) as temporary:
+            text = json.dumps(document, indent=1) + "\n"
+            (temporary / DESCRIPTION).write_text(text, encoding="utf-8")
+            save_file(tensors, temporary / _WEIGHTS)
+
+    @classmethod
+    def load(cls, folder: Path) -> "SecureProgram":
+        folder = Path(folder)
+        place = folder / DESCRIPTION
+        try:
+            document = read_json(place.read_text(encoding="utf-8"), str(place))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{folder} holds no program: cannot read {place}") from error
+        found = document.get("format") if isinstance(document, dict) else None
+        if found != FORMAT:
+            raise UserError(f"{place} is no program: its format is {found!r}, not {FORMAT!r}")
+        tensors, _ = read_tensors(folder / _WEIGHTS)
+        if digest(tensors) != document.get("weights"):
+            raise UserError(f"{folder} is damaged: its weights do not match their digest")
+        try:
+            return cls(
+                model=from_plain(ModelConfig, document["model"], "model"),
+                architecture=Architecture.from_document(document["architecture"], "architecture"),
+                data=from_plain(DataConfig, document["data"], "data"),
+                classes=tuple(str(name) for name in document["classes"]),
+                plan=Plan.from_dict(document["plan"]),
+                engine=from_plain(EngineChoice, document["engine"], "engine"),
+                parameters=unflatten_dict(tensors, sep="."),
+                provenance=Provenance.from_dict(document["provenance"]),
+            )
+        except (UserError, TypeError, KeyError, AttributeError, ValueError) as error:
+            raise UserError(f"{place} cannot be used: {error}") from error
+
+
+Model: TypeAlias = Checkpoint | SecureProgram
+"""What a model owner brings: a network as it was trained, or as it was lowered."""
+
+
+def load_model(place: Path) -> Model:
+    """A program is a folder, and a checkpoint a file."""
+    return SecureProgram.load(place) if place.is_dir() else Checkpoint.load(place)

@@ -1,0 +1,94 @@
+"""1 / x over a calibrated interval, in as few exchanges as its degree allows."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from mpcvit.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reciprocal:
+    """1 / x by Chebyshev's own Goldschmidt iteration.
+
+        z = (low + high - 2 x) / (high - low),  c_1 = z,  y_1 = 2 / (low + high)
+        c_2N = 2 c_N^2 - 1
+        y_2N = y_N 2 (t_N + c_N) t_N / t_2N,    t_N = T_N(z at x = 0)
+
+    `y_N` is the polynomial of degree N - 1 whose relative error `c_N / t_N` is the
+    smallest that any of that degree has on the interval. Both lines of a step
+    are one stacked product, so N = 2^steps takes `steps` exchanges.
+    Range: on [low, high] off by at most 1 / t_N of 1 / x. Below `low` the error
+    only grows towards zero: x y(x) falls from 1 to 0 with x and never exceeds
+    1 + 1 / t_N, so what is divided fades out. Above `high` it grows without bound.
+    Secure cost: `steps` exchanges and about as many products of the array by two.
+    """
+
+    low: float
+    high: float
+    steps: int
+
+    kind: ClassVar[str] = "reciprocal"
+    is_relative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high:
+            raise UserError("a reciprocal's interval must lie above zero")
+        if not 2 <= self.steps <= 16:
+            raise UserError("a reciprocal takes from 2 to 16 steps")
+
+    @property
+    def domain(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    @property
+    def exchanges(self) -> int:
+        return self.steps
+
+    @property
+    def max_error(self) -> float:
+        """Of the polynomial, with room for rounding: z resolves `low` to high / low parts."""
+        return 1 / self._peaks()[-1] + 2.0**-16 + 2.0**-23 * self.high / self.low
+
+    def _peaks(self) -> list[float]:
+        """t_1, t_2, t_4, ... up to t_N."""
+        peaks = [(self.high + self.low) / (self.high - self.low)]
+        for _ in range(self.steps):
+            peaks.append(2 * peaks[-1] ** 2 - 1)
+        return peaks
+
+    def __call__(self, x: Array) -> Array:
+        peaks, width = self._peaks(), self.high - self.low
+        c = (self.high + self.low) / width - x * (2 / width)
+        y = None
+        for index, (peak, next_peak) in enumerate(pairwise(peaks)):
+            factor = (2 * peak * peak / next_peak) + c * (2 * peak / next_peak)
+            if y is None:
+                y, c = factor * (2 / (self.high + self.low)), 2 * (c * c) - 1
+            elif index + 1 < self.steps:
+                products = jnp.stack([y, c]) * jnp.stack([factor, c])
+                y, c = products[0], 2 * products[1] - 1
+            else:
+                y = y * factor
+        assert y is not None
+        return y
+
+    def exact(self, x: np.ndarray) -> np.ndarray:
+        return 1 / np.asarray(x, np.float64)
+
+
+def fit_reciprocal(low: float, high: float, tolerance: float) -> Reciprocal:
+    """The shortest that keeps a relative error.
+
+    >>> fit_reciprocal(1.0, 100.0, 1e-3).steps
+    6
+    """
+    for steps in range(2, 17):
+        found = Reciprocal(low=low, high=high, steps=steps)
+        if found.max_error <= tolerance:
+            return found
+    raise UserError(f"no reciprocal on [{low:g}, {high:g}] is within {tolerance:g}")

@@ -1,0 +1,68 @@
+"""Every stand-in keeps its promise over its whole domain, and outside does what its card says."""
+
+import numpy as np
+import pytest
+
+from mpcvit.config import Activation
+from mpcvit.errors import UserError
+from mpcvit.lowering.approximation import largest_error
+from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS, fit_even_chain
+from mpcvit.lowering.inverse_root import fit_inverse_root
+from mpcvit.lowering.reciprocal import Reciprocal, fit_reciprocal
+
+STAND_INS = {
+    "reciprocal": lambda: fit_reciprocal(1.0, 100.0, 1e-3),
+    "wide reciprocal": lambda: fit_reciprocal(0.5, 700.0, 5e-3),
+    "inverse root": lambda: fit_inverse_root(0.5, 5.0, 1e-5, 1e-3),
+    "wide inverse root": lambda: fit_inverse_root(0.03, 5.0, 1e-5, 1e-4),
+    **{
+        activation.value: lambda activation=activation: fit_even_chain(activation, 5.0, 1e-3)
+        for activation in EVEN_ACTIVATIONS
+    },
+}
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_declared_error_holds(name):
+    own = STAND_INS[name]()
+    assert largest_error(own) <= own.max_error
+    assert own.max_error <= {"wide reciprocal": 5e-3}.get(name, 1e-3)
+
+
+def test_the_promise_has_teeth():
+    narrow = fit_reciprocal(1.0, 100.0, 1e-3)
+    wide = Reciprocal(low=0.2, high=100.0, steps=narrow.steps)
+    assert largest_error(wide) > narrow.max_error
+
+
+def test_a_tighter_tolerance_takes_more_exchanges():
+    assert (
+        fit_inverse_root(0.3, 5.0, 0.0, 1e-4).exchanges
+        > fit_inverse_root(0.3, 5.0, 0.0, 1e-2).exchanges
+    )
+    assert fit_even_chain(Activation.GELU, 6.0, 1e-3).exchanges == 5
+    assert fit_even_chain(Activation.GELU, 5.0, 1e-3).exchanges == 4
+
+
+def test_below_its_interval_a_reciprocal_fades_out():
+    """A row with a tiny sum gets weights that sum to less than one, never to more."""
+    own = fit_reciprocal(1.0, 400.0, 1e-3)
+    sums = np.linspace(0, 1, 101, dtype=np.float32)
+    weights = sums * np.asarray(own(sums))
+    assert weights[0] == 0
+    assert (np.diff(weights) > -own.max_error).all()
+    assert weights.max() <= 1 + own.max_error
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda: fit_reciprocal(0.0, 1.0, 1e-3),
+        lambda: fit_reciprocal(1e-12, 1e6, 1e-9),
+        lambda: fit_inverse_root(-1.0, 1.0, 1e-5, 1e-3),
+        lambda: fit_even_chain(Activation.GELU, 100.0, 1e-3),
+    ],
+)
+def test_what_cannot_be_done_is_refused(fit):
+    with pytest.raises(UserError):
+        fit()

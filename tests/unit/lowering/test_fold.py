@@ -1,0 +1,81 @@
+"""The exact passes: a folded network is the network, within float tolerance."""
+
+import numpy as np
+import pytest
+
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.classifier import Classifier
+from mpcvit.config import Activation, BlockForm, NormForm, Pooling
+from mpcvit.errors import UserError
+from mpcvit.lowering.calibrate import calibrate
+from mpcvit.lowering.fold import fold
+from mpcvit.lowering.heads import order_heads
+from tests.models import random_images, small_checkpoint, small_config
+from tests.tolerances import F32, assert_close
+
+K = AttentionKind
+
+
+def check(architecture, **changes):
+    config = small_config(depth=len(architecture.layers), **changes)
+    checkpoint = small_checkpoint(config, architecture)
+    images = np.asarray(random_images(config, 3))
+    weights = fold(config, architecture, checkpoint.parameters)
+    _, logits = calibrate(config, architecture, weights, images)
+    assert_close(logits, Classifier(checkpoint)(images), F32)
+    return weights
+
+
+def two_layers(mlp=MlpForm.ACTIVATED):
+    return Architecture(
+        layers=(
+            LayerArchitecture(heads=(K.RELU_SOFTMAX, K.SCALING, K.SQUARE), mlp=mlp),
+            LayerArchitecture(heads=(K.QUAD2, K.RELU, K.RELU_SOFTMAX), mlp=mlp),
+        )
+    )
+
+
+@pytest.mark.parametrize("block", BlockForm)
+@pytest.mark.parametrize("form", MlpForm)
+def test_every_form(block, form):
+    check(two_layers(form), block=block)
+
+
+@pytest.mark.parametrize("block", BlockForm)
+def test_mean_pooling_biases_and_scaling_alone(block):
+    architecture = Architecture.uniform(K.SCALING, depth=2, heads=3)
+    check(architecture, block=block, pooling=Pooling.MEAN, qkv_bias=True)
+
+
+@pytest.mark.parametrize("block", BlockForm)
+def test_forms_mixed_over_tokens(block):
+    tokens = small_config().tokens
+    forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(tokens))
+    check(two_layers(forms), block=block)
+
+
+@pytest.mark.parametrize("activation", Activation)
+def test_every_activation(activation):
+    check(two_layers(), activation=activation)
+
+
+def test_linear_norms_keep_their_mean():
+    check(two_layers(MlpForm.FUSED_RELU), norm=NormForm.LINEAR)
+
+
+@pytest.mark.parametrize("block", BlockForm)
+def test_writers_are_centred(block):
+    weights = check(two_layers(), block=block)
+    written = [weights["embed"]["kernel"], weights["embed"]["offset"]]
+    for layer in (weights["blocks_0"], weights["blocks_1"]):
+        written += [layer["proj"]["kernel"], layer["proj"]["bias"]]
+        written += [layer["mlp"]["down"]["kernel"], layer["mlp"]["down"]["bias"]]
+    for array in written:
+        assert np.abs(array.sum(axis=-1)).max() < 1e-5
+
+
+def test_what_cannot_be_lowered_is_said():
+    with pytest.raises(UserError, match="softmax attention cannot be lowered yet"):
+        order_heads([K.SOFTMAX])
+    with pytest.raises(UserError, match="rows are of several kinds"):
+        order_heads([(K.RELU, K.SCALING)])
