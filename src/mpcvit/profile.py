@@ -36,6 +36,7 @@ class Dealer(str, Enum):
     """Who makes the correlated randomness that SEMI2K consumes."""
 
     NONE = "none"
+    THIRD_PARTY = "third-party"
     FIRST_PARTY_INSECURE = "first-party-insecure"
 
 
@@ -119,9 +120,9 @@ class Profile:
             )
         if self.protocol is Protocol.SEMI2K and self.dealer is Dealer.NONE:
             raise UserError(
-                "SEMI2K draws on a dealer, and here the first party is that dealer and could open "
-                'every secret; write dealer = "first-party-insecure" to accept that for '
-                "measurements, or take CHEETAH"
+                'SEMI2K draws on a dealer; write dealer = "third-party" for one of a third '
+                'organisation, or "first-party-insecure" to let one party be it, who could then '
+                "open every secret"
             )
         if self.protocol is not Protocol.SEMI2K and self.dealer is not Dealer.NONE:
             raise UserError(f"'dealer' must be \"none\": {self.protocol.value} has no dealer")
@@ -132,6 +133,12 @@ class Profile:
             raise UserError(
                 'truncation = "local" needs SEMI2K and ring_bits = 128: in a smaller ring it '
                 "ruins an inference far too often, and other protocols truncate in their own way"
+            )
+        if self.reuse_weight_masks and self.dealer is Dealer.THIRD_PARTY:
+            # SPU 0.9.5 draws a mask to be reused and what hides its product from one range
+            raise UserError(
+                "'reuse_weight_masks' would give masks away to whoever gets a dealer's "
+                "answers; leave it out"
             )
         if self.reuse_weight_masks and self.protocol is not Protocol.SEMI2K:
             raise UserError("'reuse_weight_masks' needs SEMI2K: other protocols open no weights")
@@ -164,6 +171,8 @@ class Profile:
     def trust(self) -> str:
         """Whom the owners of model and images must trust."""
         match self.protocol:
+            case Protocol.SEMI2K if self.dealer is Dealer.THIRD_PARTY:
+                return "the dealer to collude with neither party, and all to follow the protocol"
             case Protocol.SEMI2K:
                 return self.warning
             case Protocol.CHEETAH:

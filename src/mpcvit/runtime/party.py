@@ -26,6 +26,7 @@ from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model, load_model
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.dealer_place import DealerPlace
 from mpcvit.runtime.events import Event
 from mpcvit.runtime.link import connect
 from mpcvit.runtime.probe import measure_component
@@ -83,10 +84,11 @@ def take_part(
         Credentials(folder=Path(folder)) if folder else None,
     )
     report({"event": "connected", "connect_s": time.perf_counter() - started})
+    dealer = DealerPlace(**job["dealer"]) if "dealer" in job else None
     if "component" in job:
         measure_component(channel, profile, job["component"], job["shape"], report)
     elif model is not None:
-        offer_model(channel, profile, model, report)
+        offer_model(channel, profile, model, report, dealer)
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
@@ -94,7 +96,7 @@ def take_part(
             report({"event": "inputs", "resized": inputs.resized})
             return inputs.images
 
-        logits = classify(channel, profile, make_images, job["batch_size"], report)
+        logits = classify(channel, profile, make_images, job["batch_size"], report, dealer)
         report({"event": "result", "logits": logits.tolist()})
     else:
         help_others(channel, profile, report)
