@@ -14,6 +14,7 @@ from mpcvit.errors import UserError, nearest
 
 SHIPPED = Path(__file__).parent / "profiles"
 SECURE_DEFAULT = "cheetah"  # two parties, and nobody to trust
+DEALER_DEFAULT = "semi2k-dealer"  # two parties, and a dealer that colludes with neither
 _AGREED = (
     *("protocol", "ring_bits", "fraction_bits", "dealer"),
     *("truncation", "reuse_weight_masks"),
