@@ -100,8 +100,10 @@ class DealerClient:
                 ) from error
             except ssl.SSLError as error:
                 failure = f"hung up: {(error.reason or str(error)).replace('_', ' ').lower()}"
+            except ConnectionRefusedError:
+                failure = "is not there: connection refused"
             except (OSError, HTTPException, ValueError) as error:
-                failure = f"does not answer: {getattr(error, 'strerror', None) or error}"
+                failure = f"breaks off: {getattr(error, 'strerror', None) or error}"
             if progress() > reached:
                 deadline, reached = time.monotonic() + self.patience_s, progress()
             if time.monotonic() + _RETRY_S > deadline:
