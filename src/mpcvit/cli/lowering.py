@@ -22,6 +22,10 @@ def lower(
     data: DataFolder = None,
     profile: ProfileName = SECURE_DEFAULT,
     images: Annotated[int, typer.Option(min=1, help="Training images to calibrate with.")] = 1024,
+    error_budget: Annotated[
+        float,
+        typer.Option(help="What stand-ins may change: RMS of the logits' errors by their spread."),
+    ] = 0.01,
     as_json: AsJson = False,
 ) -> None:
     """Turn a checkpoint into a program that computes the same in far fewer exchanges.
@@ -45,7 +49,13 @@ def lower(
         split = load_training_images(checkpoint, data, progress)
         # spread over the split, whatever its order
         chosen = np.linspace(0, len(split) - 1, min(images, len(split))).astype(int)
-        program = stage(checkpoint, [np.asarray(split.images[i]) for i in chosen], settings)
+        program = stage(
+            checkpoint,
+            [np.asarray(split.images[i]) for i in chosen],
+            settings,
+            error_budget=error_budget,
+            progress=progress,
+        )
     program.save(out)
     _tell(program, as_json)
 
@@ -71,13 +81,27 @@ def _tell(program: "SecureProgram", as_json: bool) -> None:
 
     rows, engine = _rows(program), to_plain(program.engine)
     if as_json:
-        print_json({"digest": program.digest(), "engine": engine, "stand_ins": rows})
+        print_json(
+            {
+                "digest": program.digest(),
+                "engine": engine,
+                "calibration": to_plain(program.calibration),
+                "stand_ins": rows,
+            }
+        )
         return
+    calibration = program.calibration
     print(f"program    {program.digest()}")
     print(
         f"engine     {engine['ring_bits']}-bit ring, {engine['fraction_bits']} fraction bits, "
         f"{engine['truncation']} truncation, "
         f"weight masks {'reused' if engine['reuse_weight_masks'] else 'fresh'}"
+    )
+    for line in calibration.engine_reason.splitlines():
+        print(f"           {line}")
+    print(
+        f"logits     off by {calibration.error:.2g} of their spread on {calibration.images:,} "
+        f"images of calibration, within the budget of {calibration.error_budget:g}"
     )
     print(
         f"{'place':<22}{'stand-in':<14}{'interval':<20}{'declared':>10}{'measured':>10}  exchanges"

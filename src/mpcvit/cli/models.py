@@ -1,5 +1,6 @@
 """`mpcvit evaluate`, `mpcvit show` and `mpcvit import`."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
     from mpcvit.checkpoint import Checkpoint
+    from mpcvit.optim.evaluate import Evaluation
 
 
 @app.command()
@@ -27,13 +29,17 @@ def evaluate(
     model_file: AnyModelFile,
     data: DataFolder = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 256,
+    fixed_point: Annotated[
+        bool, typer.Option("--fixed-point", help="Round as a program's engine does; slower.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure a model's accuracy on the test split of a data set.
 
     The data set is the one that the model was trained on; give its folder
     with --data, unless it is embedded. Of a lowered program the plaintext
-    emulation is measured: the very formulas that the private run computes.
+    emulation is measured: the very formulas that the private run computes,
+    and how often images leave the intervals that they are made for.
 
     Example: mpcvit evaluate runs/digits/model.safetensors
     """
@@ -42,31 +48,32 @@ def evaluate(
     split_cpu(batch_size)
 
     from mpcvit.lowering.program import SecureProgram, load_model
-    from mpcvit.model.vit import ViT
-    from mpcvit.optim.devices import Devices
-    from mpcvit.optim.evaluate import Evaluator
     from mpcvit.report.live import counting
 
-    model = load_model(model_file)
-    if isinstance(model, SecureProgram):
-        logits = model.logits
-    else:
-        vit = ViT(model.model, model.architecture)
-
-        def logits(parameters: Any, images: Any) -> Any:
-            return vit.apply({"params": parameters}, images)[0]
-
-    evaluator = Evaluator(logits, Devices(), batch_size)
+    model, strays = load_model(model_file), None
+    if fixed_point and not isinstance(model, SecureProgram):
+        raise UserError("--fixed-point needs a lowered program, as mpcvit lower makes it")
     with counting() as progress:
         split = load_test_images(model, data, progress)
-        evaluation = evaluator(
-            model.parameters,
-            split,
-            model.data,
-            lambda done, total: progress("evaluating", done, total),
-        )
+
+        def show_progress(done: int, total: int) -> None:
+            progress("evaluating", done, total)
+
+        if isinstance(model, SecureProgram):
+            from mpcvit.lowering.emulate import emulate
+
+            emulation = emulate(
+                model,
+                split,
+                batch_size=batch_size,
+                fixed_point=fixed_point,
+                progress=show_progress,
+            )
+            evaluation, strays = emulation.evaluation, emulation.strays
+        else:
+            evaluation = _evaluate_checkpoint(model, split, batch_size, show_progress)
     if as_json:
-        print_json(evaluation.to_dict())
+        print_json(evaluation.to_dict() | ({} if strays is None else {"outside": strays}))
         return
     rate = evaluation.images / evaluation.seconds
     print(f"images  {evaluation.images:,}")
@@ -74,6 +81,27 @@ def evaluate(
     print(f"top-5   {100 * evaluation.top5:.2f} %")
     print(f"loss    {evaluation.loss:.4f}")
     print(f"time    {evaluation.seconds:.1f} s ({rate:,.0f} images/s)")
+    if strays is not None:
+        met = {place: share for place, share in strays.items() if share}
+        print("outside of the calibrated intervals" + ("" if met else ": nothing"))
+        for place, share in met.items():
+            print(f"  {place:<22} {100 * share:.4f} % of its values")
+
+
+def _evaluate_checkpoint(
+    checkpoint: "Checkpoint", split: Any, batch_size: int, progress: Callable[[int, int], None]
+) -> "Evaluation":
+    from mpcvit.model.vit import ViT
+    from mpcvit.optim.devices import Devices
+    from mpcvit.optim.evaluate import Evaluator
+
+    vit = ViT(checkpoint.model, checkpoint.architecture)
+    evaluator = Evaluator(
+        lambda parameters, images: vit.apply({"params": parameters}, images)[0],
+        Devices(),
+        batch_size,
+    )
+    return evaluator(checkpoint.parameters, split, checkpoint.data, progress)
 
 
 @app.command()

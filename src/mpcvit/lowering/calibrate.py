@@ -1,6 +1,6 @@
 """Ranges of what the stand-ins take, seen by the exact network on real images."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax.numpy as jnp
@@ -71,14 +71,19 @@ class Ranges:
 
 
 def calibrate(
-    config: ModelConfig, architecture: Architecture, weights: Weights, images: np.ndarray
+    config: ModelConfig,
+    architecture: Architecture,
+    weights: Weights,
+    images: np.ndarray,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[Ranges, np.ndarray]:
     """Run the exact network over normalised images; give the ranges, and its logits."""
     taps, norm = exact_functions(config, architecture)
-    logits = [
-        forward(config, architecture, taps, norm, weights, jnp.asarray(part))
-        for part in _pieces(images)
-    ]
+    logits = []
+    for start in range(0, len(images), _BATCH):
+        part = images[start : start + _BATCH]
+        logits.append(forward(config, architecture, taps, norm, weights, jnp.asarray(part)))
+        progress(start + len(part))
     ranges = Ranges(
         layers=tuple(
             {name: tap.range() if tap is not None else None for name, tap in vars(layer).items()}
@@ -112,8 +117,3 @@ def exact_functions(
             )
         )
     return layers, norm()
-
-
-def _pieces(images: np.ndarray) -> Iterator[np.ndarray]:
-    for start in range(0, len(images), _BATCH):
-        yield images[start : start + _BATCH]

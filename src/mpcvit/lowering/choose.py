@@ -1,23 +1,29 @@
-"""From calibrated ranges to stand-ins: the cheapest that keep their tolerances."""
+"""From calibrated ranges to stand-ins: the cheapest that keep a budget of the whole network."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
 from mpcvit.config import ModelConfig
+from mpcvit.errors import UserError
 from mpcvit.lowering.calibrate import Range, Ranges
 from mpcvit.lowering.even_chain import EvenChain, fit_even_chain
 from mpcvit.lowering.inverse_root import InverseRoot, fit_inverse_root
 from mpcvit.lowering.plan import LayerPlan, Plan
 from mpcvit.lowering.reciprocal import Reciprocal, fit_reciprocal
 
+ERROR_BUDGET = 0.01
+_TIGHTEST = 1e-5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerances:
     """Largest errors that a stand-in may declare: relative ones, and GeLU's absolute one."""
 
-    norm: float = 1e-3
-    denominator: float = 5e-3
-    activation: float = 1e-3
+    norm: float = 1e-2
+    denominator: float = 2e-2
+    activation: float = 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +35,77 @@ class Margins:
     activation: float = 1.15
 
 
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A plan, the tolerances it was fitted with, and the error of the network's logits."""
+
+    plan: Plan
+    tolerances: Tolerances
+    error: float
+
+
+def choose_within(
+    budget: float,
+    fit: Callable[[Tolerances], Plan],
+    measure: Callable[[Plan], float],
+    progress: Callable[[int], None] = lambda tried: None,
+) -> Choice:
+    """The cheapest plan whose error, measured on the whole network, keeps the budget.
+
+    From loose tolerances on, the one is tightened whose exchanges buy most
+    accuracy. Where even tight ones exceed the budget, the intervals are too wide.
+    """
+    tried = 0
+
+    def attempt(tolerances: Tolerances) -> Choice:
+        nonlocal tried
+        plan = fit(tolerances)
+        tried += 1
+        progress(tried)
+        return Choice(plan=plan, tolerances=tolerances, error=measure(plan))
+
+    best = attempt(Tolerances())
+    while not best.error <= budget:
+        options = [attempt(tighter) for tighter in _tightened(best, fit)]
+        if not options:
+            raise UserError(
+                f"the closest stand-ins leave the logits off by {best.error:.2g} of their spread, "
+                f"more than the budget of {budget:g}; allow a larger one"
+            )
+        best = max(options, key=partial(_gain, best))
+    return best
+
+
+def _gain(before: Choice, after: Choice) -> float:
+    """Digits won per exchange."""
+    exchanges = after.plan.exchanges - before.plan.exchanges
+    return math.log(before.error / max(after.error, 1e-12)) / max(exchanges, 1)
+
+
+def _tightened(choice: Choice, fit: Callable[[Tolerances], Plan]) -> Iterator[Tolerances]:
+    """For every tolerance the loosest smaller one that changes the plan."""
+    for name, value in vars(choice.tolerances).items():
+        tolerance = value / 2
+        while tolerance >= _TIGHTEST:
+            tighter = replace(choice.tolerances, **{name: tolerance})
+            try:
+                changes = fit(tighter) != choice.plan
+            except UserError:  # nothing known comes that close
+                break
+            if changes:
+                yield tighter
+                break
+            tolerance /= 2
+
+
 def choose(
     config: ModelConfig,
     ranges: Ranges,
-    tolerances: Tolerances | None = None,
+    tolerances: Tolerances,
     margins: Margins | None = None,
 ) -> Plan:
     """A stand-in for every place that calibration saw in use."""
-    tolerances, margins = tolerances or Tolerances(), margins or Margins()
+    margins = margins or Margins()
 
     def norm(seen: Range | None) -> InverseRoot | None:
         if seen is None:

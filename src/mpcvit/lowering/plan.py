@@ -14,6 +14,12 @@ from mpcvit.lowering.inverse_root import InverseRoot
 from mpcvit.lowering.reciprocal import Reciprocal
 
 Function = Callable[[Array], Array]
+HEAD_NORM = "head norm"
+
+
+def place_of(layer: int, name: str) -> str:
+    """What users call a stand-in's place."""
+    return f"block {layer} {name}"
 
 
 class LayerFunctions(Protocol):
@@ -53,12 +59,17 @@ class Plan:
     def named(self) -> dict[str, Approximation]:
         """Every stand-in by its place."""
         places: dict[str, Approximation | None] = {
-            f"block {index} {name}": own
+            place_of(index, name): own
             for index, layer in enumerate(self.layers)
             for name, own in vars(layer).items()
         }
-        places["head norm"] = self.norm
+        places[HEAD_NORM] = self.norm
         return {place: own for place, own in places.items() if own is not None}
+
+    @property
+    def exchanges(self) -> int:
+        """Of all stand-ins together, in a ring that truncates locally."""
+        return sum(own.exchanges for own in self.named().values())
 
     def to_dict(self) -> dict[str, Any]:
         return {

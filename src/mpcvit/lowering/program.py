@@ -26,11 +26,27 @@ from mpcvit.lowering.engine import DESCRIPTION, EngineChoice
 from mpcvit.lowering.fold import Weights, weight_shapes
 from mpcvit.lowering.network import forward
 from mpcvit.lowering.plan import Plan
+from mpcvit.lowering.strays import Counts, watch
+from mpcvit.lowering.values import in_fixed_point
 from mpcvit.records import Provenance
 from mpcvit.storage import read_json, replacing_folder
 
 FORMAT = "mpcvit-program/1"
 _WEIGHTS = "weights.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What a program's stand-ins were chosen by.
+
+    Errors are root mean squares over the logits of the images, in parts of the
+    logits' standard deviation.
+    """
+
+    images: int
+    error_budget: float
+    error: float
+    engine_reason: str = ""  # where the engine was searched for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +63,7 @@ class SecureProgram:
     classes: tuple[str, ...]
     plan: Plan
     engine: EngineChoice
+    calibration: Calibration
     parameters: Weights
     provenance: Provenance
 
@@ -64,6 +81,15 @@ class SecureProgram:
         """Logits [batch, classes]."""
         return np.asarray(self._forward(self.parameters, np.asarray(images, np.float32)))
 
+    def in_fixed_point(self, images: Any) -> np.ndarray:
+        """Logits with every product rounded as the engine's fixed point rounds it."""
+        return self._in_fixed_point(self.parameters, images)
+
+    def strays(self, images: Any) -> dict[str, tuple[int, int]]:
+        """For every stand-in how many values lay outside of its interval, and of how many."""
+        counts = self._count_strays(self.parameters, np.asarray(images, np.float32))
+        return {place: (int(outside), int(total)) for place, (outside, total) in counts.items()}
+
     def preprocess(self, images: Sequence[str | Path | np.ndarray]) -> np.ndarray:
         """Decode, resize and normalise files or uint8 arrays, as in evaluation."""
         return make_inputs(images, self.model, self.data).images
@@ -77,6 +103,19 @@ class SecureProgram:
     @cached_property
     def _forward(self) -> Callable[..., Any]:
         return jax.jit(self.logits)
+
+    @cached_property
+    def _in_fixed_point(self) -> Callable[..., np.ndarray]:
+        return in_fixed_point(self.logits, self.engine.fraction_bits)
+
+    @cached_property
+    def _count_strays(self) -> Callable[..., Any]:
+        def count(parameters: Weights, images: jax.Array) -> Counts:
+            layers, norm, counts = watch(self.plan)
+            forward(self.model, self.architecture, layers, norm, parameters, images)
+            return counts
+
+        return jax.jit(count)
 
     def digest(self) -> str:
         """A short name for exactly this program."""
@@ -99,6 +138,7 @@ class SecureProgram:
         tensors = flatten_parameters(self.parameters)
         document = {
             **self._public(),
+            "calibration": to_plain(self.calibration),
             "provenance": self.provenance.to_dict(),
             "weights": digest(tensors),
         }
@@ -129,6 +169,7 @@ class SecureProgram:
                 classes=tuple(str(name) for name in document["classes"]),
                 plan=Plan.from_dict(document["plan"]),
                 engine=from_plain(EngineChoice, document["engine"], "engine"),
+                calibration=from_plain(Calibration, document["calibration"], "calibration"),
                 parameters=unflatten_dict(tensors, sep="."),
                 provenance=Provenance.from_dict(document["provenance"]),
             )

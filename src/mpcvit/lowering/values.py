@@ -1,4 +1,4 @@
-"""What every operation of a function gives: run it in plaintext, step by step."""
+"""Every operation of a function, one by one: to see what it gives, or to round it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,9 +6,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import core
+from jax.experimental import enable_x64
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # where primitives keep the programs they call
+_ROUNDED = ("mul", "dot_general", "literal", "input")  # what fixed point rounds
+
+Visit = Callable[[str, Any], Any]
+"""Takes what an operation gave, under the primitive's name, and gives what others go on with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,39 +28,69 @@ class Observed:
 
 def observe(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[Observed]]:
     """A function's result, and that of each of its floating-point operations, in order."""
-    traced = jax.make_jaxpr(function)(*arguments)
     values: list[Observed] = []
-    leaves = jax.tree.leaves(arguments)
-    (result,) = _evaluate(traced.jaxpr, traced.consts, leaves, values)
-    return result, values
+
+    def note(operation: str, value: Any) -> Any:
+        if operation not in ("literal", "input"):
+            largest = float(jnp.abs(value).max(initial=0.0))
+            values.append(Observed(operation=operation, largest=largest, size=value.size))
+        return value
+
+    return _visit_all(function, arguments, note), values
 
 
-def _evaluate(
-    program: Any, constants: list[Any], inputs: list[Any], values: list[Observed]
-) -> list[Any]:
+def in_fixed_point(function: Callable[..., Any], fraction_bits: int) -> Callable[..., np.ndarray]:
+    """A function that computes in multiples of 2^-fraction_bits.
+
+    In float64, so that nothing else is rounded. Inputs, constants and products
+    are rounded to the nearest multiple; a private run's truncation is off by at
+    most one more.
+    """
+
+    def to_grid(operation: str, value: Any) -> Any:
+        if operation not in _ROUNDED:
+            return value
+        return jnp.round(value * 2.0**fraction_bits) * 2.0**-fraction_bits
+
+    rounded = jax.jit(lambda *arguments: _visit_all(function, arguments, to_grid))
+
+    def compute(*arguments: Any) -> np.ndarray:
+        with enable_x64():
+            exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), arguments)
+            return np.asarray(rounded(*exact), np.float32)
+
+    return compute
+
+
+def _visit_all(function: Callable[..., Any], arguments: tuple[Any, ...], visit: Visit) -> Any:
+    traced = jax.make_jaxpr(function)(*arguments)
+    inputs = [visit("input", leaf) for leaf in jax.tree.leaves(arguments)]
+    (result,) = _evaluate(traced.jaxpr, traced.consts, inputs, visit)
+    return result
+
+
+def _evaluate(program: Any, constants: list[Any], inputs: list[Any], visit: Visit) -> list[Any]:
     known: dict[Any, Any] = {}
 
-    def read(place: Any) -> Any:
-        return place.val if isinstance(place, core.Literal) else known[place]
+    def visited(operation: str, value: Any) -> Any:
+        return visit(operation, value) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
+    def read(place: Any) -> Any:
+        if isinstance(place, core.Literal):
+            return visited("literal", jnp.asarray(place.val))
+        return known[place]
+
+    constants = [visited("literal", jnp.asarray(constant)) for constant in constants]
     known.update(zip(program.constvars, constants, strict=True))
     known.update(zip(program.invars, inputs, strict=True))
     for equation in program.eqns:
         arguments = [read(place) for place in equation.invars]
         inner = next((equation.params[name] for name in _INNER if name in equation.params), None)
         if inner is not None:
-            results = _evaluate(inner.jaxpr, inner.consts, arguments, values)
+            results = _evaluate(inner.jaxpr, inner.consts, arguments, visit)
         else:
             results = equation.primitive.bind(*arguments, **equation.params)
             results = results if equation.primitive.multiple_results else [results]
-            for result in results:
-                if jnp.issubdtype(result.dtype, jnp.floating):
-                    values.append(
-                        Observed(
-                            operation=equation.primitive.name,
-                            largest=float(jnp.abs(result).max(initial=0.0)),
-                            size=result.size,
-                        )
-                    )
+            results = [visited(equation.primitive.name, result) for result in results]
         known.update(zip(equation.outvars, results, strict=True))
     return [read(place) for place in program.outvars]

@@ -27,6 +27,18 @@ class Evaluation:
     loss: float
     seconds: float
 
+    @classmethod
+    def of(cls, sums: jax.Array, seconds: float) -> "Evaluation":
+        """From the sums over all images that `sums_of` gives."""
+        images, top1, top5, loss = (float(value) for value in sums)
+        return cls(
+            images=int(images),
+            top1=top1 / images,
+            top5=top5 / images,
+            loss=loss / images,
+            seconds=seconds,
+        )
+
     def to_dict(self) -> dict[str, float]:
         return asdict(self)
 
@@ -48,7 +60,7 @@ class Evaluator:
         # Each batch takes the sums of the one before: batches in flight at once would have the
         # devices of a CPU wait for each other in different ones, with no thread left to end it.
         def add(sums: jax.Array, parameters: Any, images: Any, labels: Any, counted: Any) -> Any:
-            return sums + _sums(logits(parameters, images), labels, counted)
+            return sums + sums_of(logits(parameters, images), labels, counted)
 
         self._add = devices.jit(add)
 
@@ -62,17 +74,11 @@ class Evaluator:
             if progress is not None:
                 sums.block_until_ready()
                 progress(min((index + 1) * self._batch_size, len(split)), len(split))
-        images, top1, top5, loss = (float(value) for value in sums)
-        return Evaluation(
-            images=int(images),
-            top1=top1 / images,
-            top5=top5 / images,
-            loss=loss / images,
-            seconds=time.perf_counter() - started,
-        )
+        return Evaluation.of(sums, time.perf_counter() - started)
 
 
-def _sums(logits: jax.Array, labels: jax.Array, counted: jax.Array) -> jax.Array:
+def sums_of(logits: jax.Array, labels: jax.Array, counted: jax.Array) -> jax.Array:
+    """Images, right ones, right ones among five, and loss, added up over those counted."""
     one_hot = jax.nn.one_hot(labels, logits.shape[-1])
     rows = (
         jnp.ones_like(counted),

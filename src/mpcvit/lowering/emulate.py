@@ -1,0 +1,45 @@
+"""A program's plaintext emulation over a whole split."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from mpcvit.data import Split, eval_batches
+from mpcvit.lowering.program import SecureProgram
+from mpcvit.optim.evaluate import Evaluation, sums_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulation:
+    """How right a program is, and how much of what its stand-ins met lay outside of them."""
+
+    evaluation: Evaluation
+    strays: dict[str, float]  # by place, the share of its values
+
+
+def emulate(
+    program: SecureProgram,
+    split: Split,
+    *,
+    batch_size: int,
+    fixed_point: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Emulation:
+    """Run every image of a split; `fixed_point` also rounds as the engine does."""
+    started = time.perf_counter()
+    logits = program.in_fixed_point if fixed_point else program
+    sums = jnp.zeros(4)
+    outside, met = Counter[str](), Counter[str]()
+    for index, batch in enumerate(eval_batches(split, program.data, batch_size)):
+        sums += sums_of(*map(jnp.asarray, (logits(batch.images), batch.labels, batch.mask)))
+        for place, (own, total) in program.strays(batch.images[batch.mask > 0]).items():
+            outside[place] += own
+            met[place] += total
+        progress(min((index + 1) * batch_size, len(split)), len(split))
+    return Emulation(
+        evaluation=Evaluation.of(sums, time.perf_counter() - started),
+        strays={place: outside[place] / met[place] for place in met},
+    )
