@@ -9,12 +9,14 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import mpcvit
 from mpcvit.cli import app
 from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_private_key, load_public_key
 from mpcvit.runtime.roles import free_addresses
 from mpcvit.runtime.tls import Credentials
 from tests.models import random_pixels, small_checkpoint, small_config
+from tests.tolerances import FXP18, assert_close
 from tests.two_party.test_dealer import ARCHITECTURE, CONFIG
 from tests.unit.dealer.jobs import expected, fetch, make_job, new_seeds
 
@@ -119,12 +121,9 @@ def test_three_hosts(start, folder):
     document = json.loads(result.stdout)
     assert document["record"]["profile"]["dealer"] == "third-party"
     assert document["record"]["offline"]["received_bytes"] > 0
-    run = invoke(
-        *("run", folder / "model.safetensors", folder / "photo.png"),
-        *("--profile", "semi2k", "--simulate", "--json"),
-    )
-    (found,), (plain,) = document["predictions"], json.loads(run.stdout)["predictions"]
-    assert found["class"] == plain["class"]
+    plain = mpcvit.load(folder / "model.safetensors")
+    (found,) = document["predictions"]
+    assert_close([found["logits"]], plain(plain.preprocess([folder / "photo.png"])), FXP18)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,16 @@ import pytest
 
 import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.classifier import Classifier
 from mpcvit.dealer.errors import DealerError
+from mpcvit.dealer.gateway import Gateway, Recorder
 from mpcvit.dealer.script import Kind
 from mpcvit.errors import UserError
 from mpcvit.profile import load_profile
 from mpcvit.runtime import desk, rehearsal
 from mpcvit.runtime.probe import probe
 from tests.models import random_pixels, small_checkpoint, small_config
-from tests.tolerances import FXP18_EXP, assert_close
+from tests.tolerances import FXP18, FXP18_EXP, assert_close
 
 K = AttentionKind
 FIRST_PARTY, DEALER = load_profile("semi2k"), load_profile("semi2k-dealer")
@@ -37,48 +39,37 @@ def forget_scripts():
 
 @pytest.mark.parametrize("changes", [{}, {"ring_bits": 128, "fraction_bits": 26}])
 def test_every_attention_kind_and_mlp_form(changes):
+    """Within the tolerance of the first-party dealer; see test_networks."""
     config = small_config(depth=1)
-    checkpoint, pixels = small_checkpoint(config, EVERYTHING), random_pixels(config, 3)
-    expected = mpcvit.run(
-        checkpoint, pixels, replace(FIRST_PARTY, **changes), batch_size=2, simulate=True
-    )
-    found = mpcvit.run(checkpoint, pixels, replace(DEALER, **changes), batch_size=2, simulate=True)
-    assert_close(found.logits, expected.logits, FXP18_EXP)
-    record, offline = found.record, found.record.offline
-    assert record.exchanges == expected.record.exchanges
-    assert offline is not None
-    assert offline.received_bytes > offline.held_bytes > 0
-    assert not record.notes or "INSECURE" not in " ".join(record.notes)
-    assert expected.record.offline is None
-
-
-def test_a_lowered_program():
-    config = small_config(depth=1, width=12)
-    architecture = Architecture.uniform(K.RELU_SOFTMAX, depth=1, heads=3, mlp=MlpForm.ACTIVATED)
-    checkpoint = small_checkpoint(config, architecture)
-    program = mpcvit.lower(checkpoint, list(random_pixels(config, 16)), "semi2k")
-    assert program.engine.reuse_weight_masks
-    pixels = random_pixels(config, 1)
-    expected = mpcvit.run(program, pixels, "semi2k", simulate=True).logits
-    found = mpcvit.run(program, pixels, "semi2k-dealer", simulate=True)
-    assert_close(found.logits, expected, FXP18_EXP)
-    assert not found.record.profile["reuse_weight_masks"]
+    checkpoint, pixels = small_checkpoint(config, EVERYTHING), random_pixels(config, 1)
+    plain = Classifier(checkpoint)
+    found = mpcvit.run(checkpoint, pixels, replace(DEALER, **changes), simulate=True)
+    assert_close(found.logits, plain(plain.preprocess(list(pixels))), FXP18_EXP)
 
 
 def tiny():
     config = small_config(depth=1)
     architecture = Architecture.uniform(K.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
-    return small_checkpoint(config, architecture), random_pixels(config, 1)
+    return small_checkpoint(config, architecture), random_pixels(config, 3)
 
 
-def test_a_script_is_rehearsed_once(cache_folder, monkeypatch):
+def test_the_same_as_with_the_first_party_and_rehearsed_once(monkeypatch):
     checkpoint, pixels = tiny()
-    mpcvit.run(checkpoint, pixels, DEALER, simulate=True)
-    kept = list((cache_folder / "scripts").iterdir())
-    assert kept
+    expected = mpcvit.run(checkpoint, pixels, FIRST_PARTY, batch_size=2, simulate=True)
+    found = mpcvit.run(checkpoint, pixels, DEALER, batch_size=2, simulate=True)
+    assert_close(found.logits, expected.logits, FXP18)
+    record, offline = found.record, found.record.offline
+    assert (record.exchanges, record.sent_bytes) == (
+        expected.record.exchanges,
+        expected.record.sent_bytes,
+    )
+    assert offline is not None
+    assert offline.received_bytes > offline.held_bytes > 0  # two batches, of two and one
+    assert expected.record.offline is None
+    assert not record.notes or "INSECURE" not in " ".join(record.notes)
     rehearsal._in_memory.clear()
-    monkeypatch.setattr(rehearsal, "_rehearse", None)
-    mpcvit.run(checkpoint, pixels, DEALER, simulate=True)
+    monkeypatch.setattr(rehearsal, "_rehearse", None)  # the script was kept on disk
+    mpcvit.run(checkpoint, pixels, DEALER, batch_size=2, simulate=True)
 
 
 def test_a_script_that_is_not_the_programs_is_noticed(monkeypatch):
@@ -97,15 +88,16 @@ def test_a_script_that_is_not_the_programs_is_noticed(monkeypatch):
     monkeypatch.setattr(rehearsal, "_read", lambda path: None)
     monkeypatch.setattr(rehearsal, "_keep", lambda path, script: script)
     with pytest.raises(DealerError, match="SPU asks for another Mul than step"):
-        mpcvit.run(checkpoint, pixels, DEALER, simulate=True)
+        mpcvit.run(checkpoint, pixels[:1], DEALER, simulate=True)
 
 
 def test_another_spu_is_refused(monkeypatch):
-    checkpoint, pixels = tiny()
     monkeypatch.setattr(desk, "SPU_VERSION", "0.9.6")
-    monkeypatch.setattr(rehearsal, "_read", lambda path: None)
-    with pytest.raises(UserError, match=r"a dealer needs spu 0.9.6, .* here is 0.9.5"):
-        mpcvit.run(checkpoint, pixels, DEALER, simulate=True)
+    with (
+        Gateway(Recorder()) as gateway,
+        pytest.raises(UserError, match=r"a dealer needs spu 0.9.6, .* here is 0.9.5"),
+    ):
+        desk.Desk(gateway=gateway, public_pem="").configure(None, 0)
 
 
 def test_single_operations_are_measured_without_a_dealer():

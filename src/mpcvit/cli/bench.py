@@ -13,6 +13,7 @@ from mpcvit.cli.options import (
     DataFolder,
     ModelFile,
     Overrides,
+    parse_numbers,
     print_json,
 )
 from mpcvit.cli.private import ProfileName
@@ -274,6 +275,58 @@ def agreement(
     print(f"cost         {row['exchanges']:,} exchanges, {row['sent_mb']:,.1f} MB sent")
     if row["warning"]:
         print(row["warning"])
+
+
+@bench.command()
+def dealer(
+    config_file: ConfigFile = CIFAR,
+    attention: Annotated[str, typer.Option(help="Attention kind of all heads.")] = "relu_softmax",
+    profile: ProfileName = "semi2k-dealer-wan",
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each, in turns.")] = 3,
+    jobs: Annotated[int, typer.Option(min=1, help="For the dealer alone.")] = 6,
+    workers: Annotated[
+        str, typer.Option(help="Processes of the dealer alone, between commas.")
+    ] = "1,2",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a dealer adds to an inference, online and offline, and how many it can serve.
+
+    Runs with the dealer and with the first party in its place take turns, so
+    that both see the same machine.
+
+    Example: mpcvit bench dealer --rounds 3 --out results/secure/dealer.csv
+    """
+    from mpcvit.arch import AttentionKind
+    from mpcvit.records import write_rows
+
+    known = [kind.value for kind in AttentionKind]
+    if attention not in known:
+        raise UserError(f"there is no attention '{attention}'; {nearest(attention, known)}")
+    settings, model = load_profile(profile), load_config(config_file).model
+    counts = tuple(int(count) for count in parse_numbers(workers, "--workers") or ())
+
+    from mpcvit.bench.dealer import bench_dealer
+    from mpcvit.report.live import counting
+
+    with counting() as progress:
+        rows = bench_dealer(
+            model,
+            AttentionKind(attention),
+            settings,
+            rounds=rounds,
+            jobs=jobs,
+            workers=counts,
+            progress=progress,
+        )
+    if out is not None:
+        write_rows(out, rows)
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        shown = (f"{name} {value}" for name, value in row.items() if value != "")
+        print("  ".join(list(shown)[:12]))
 
 
 @app.command(name="profile")

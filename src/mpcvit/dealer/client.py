@@ -46,6 +46,10 @@ class DealerClient:
                 f"{SPU_VERSION}"
             )
 
+    def metrics(self) -> bytes:
+        """What the dealer has served so far, as JSON."""
+        return self._patiently(lambda: self._ask("GET", "/metrics"))
+
     def authorise(self, job: Job) -> None:
         content = job.to_bytes()
         self._patiently(lambda: self._ask("POST", "/jobs", content))

@@ -127,7 +127,7 @@ _TABLES = (
     "visits (party TEXT NOT NULL, moment REAL NOT NULL)",
     "totals (name TEXT PRIMARY KEY, value REAL NOT NULL)",
 )
-_COUNTED = ("jobs", "inferences", "sent_bytes", "seconds")
+_COUNTED = ("jobs", "inferences", "sent_bytes", "seconds", "cpu_seconds")
 
 
 class JobTable:
@@ -207,7 +207,7 @@ class JobTable:
                 table.execute("UPDATE totals SET value = value + ? WHERE name = ?", (amount, name))
 
     def totals(self) -> dict[str, float]:
-        """Jobs, inferences, bytes and seconds of computing and sending."""
+        """Jobs, inferences, bytes, and seconds of computing and sending."""
         with self._changing() as table:
             return dict(table.execute("SELECT name, value FROM totals").fetchall())
 

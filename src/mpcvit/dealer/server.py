@@ -196,7 +196,7 @@ class _Desk:
         self, line: ssl.SSLSocket, digest: str, inference: int, first: int, visit: "_Visit"
     ) -> None:
         """Compute and send an inference's material, step by step."""
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.thread_time()
         job, seeds = self._table.begin(digest, inference)
         script, start = job.inference(inference)
         skipped, rest = script.steps[:first], script.steps[first:]
@@ -213,7 +213,10 @@ class _Desk:
                 visit.sent_bytes += len(pending)
                 pending = bytearray()
         self._table.count(
-            inferences=1, sent_bytes=visit.sent_bytes, seconds=time.perf_counter() - started
+            inferences=1,
+            sent_bytes=visit.sent_bytes,
+            seconds=time.perf_counter() - started,
+            cpu_seconds=time.thread_time() - cpu,
         )
 
 

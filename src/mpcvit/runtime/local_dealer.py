@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from mpcvit.dealer.jobs import JobTable
+from mpcvit.dealer.jobs import JobLimits, JobTable
 from mpcvit.dealer.keys import PUBLIC_FILE, load_private_key, make_keys
 from mpcvit.dealer.server import serve_dealer
 from mpcvit.runtime.certificates import make_certificates
@@ -26,13 +26,13 @@ from mpcvit.runtime.tls import CERTIFIED, Credentials
 class LocalDealer:
     """Starts a dealer; ends it with `close`, or at the latest with this process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, workers: int = 1) -> None:
         self._folder = folder
         make_keys(folder / "keys")
         roles = (Role.MODEL_OWNER, Role.DATA_OWNER, Role.DEALER)
         make_certificates(folder / "certs", roles=roles, days=2)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "mpcvit.runtime.local_dealer", str(folder)],
+            [sys.executable, "-m", "mpcvit.runtime.local_dealer", str(folder), str(workers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -72,10 +72,10 @@ class LocalDealer:
 
 
 def main() -> None:
-    """Serve from the folder that is named, until standard input ends."""
-    folder = Path(sys.argv[1])
+    """Serve from a folder, in so many processes, until standard input ends."""
+    folder, workers = Path(sys.argv[1]), int(sys.argv[2])
     key = load_private_key(folder / "keys")
-    table = JobTable(folder / "jobs.sqlite", key)
+    table = JobTable(folder / "jobs.sqlite", key, JobLimits(jobs_per_minute=10_000))
     credentials = Credentials(folder=folder / "certs" / CERTIFIED[Role.DEALER])
     listener = socket.create_server(("127.0.0.1", 0))
     print(json.dumps("{}:{}".format(*listener.getsockname())), flush=True)
@@ -83,7 +83,7 @@ def main() -> None:
     threading.Thread(
         target=serve_dealer,
         args=(listener, credentials.listening_context(), table, key.public.fingerprint),
-        kwargs={"stop": stop},
+        kwargs={"stop": stop, "workers": workers},
         daemon=True,
     ).start()
     sys.stdin.read()
