@@ -120,11 +120,8 @@ class Profile:
                 f"not be {self.fraction_bits}"
             )
         if self.protocol is Protocol.SEMI2K and self.dealer is Dealer.NONE:
-            raise UserError(
-                'SEMI2K draws on a dealer; write dealer = "third-party" for one of a third '
-                'organisation, or "first-party-insecure" to let one party be it, who could then '
-                "open every secret"
-            )
+            # it cannot do without, and only the insecure one must be asked for by name
+            object.__setattr__(self, "dealer", Dealer.THIRD_PARTY)
         if self.protocol is not Protocol.SEMI2K and self.dealer is not Dealer.NONE:
             raise UserError(f"'dealer' must be \"none\": {self.protocol.value} has no dealer")
 

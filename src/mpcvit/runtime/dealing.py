@@ -102,6 +102,9 @@ class Dealing:
         if self._supply is not None:
             self._supply.release(inference)
 
+    def close(self) -> None:
+        self.desk.gateway.close()
+
     def _fetch(self, supply: Supply, inference: int) -> Offline:
         (peer,) = self._channel.peers
 

@@ -262,6 +262,8 @@ class Session:
         return logits
 
     def finish(self) -> None:
+        if self._dealing is not None:
+            self._dealing.close()
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._report({"event": "finished", "peak_bytes": peak_bytes})
 
