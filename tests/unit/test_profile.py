@@ -5,6 +5,7 @@ import pytest
 from mpcvit.config import from_plain, to_plain
 from mpcvit.errors import UserError
 from mpcvit.profile import (
+    DEALER_DEFAULT,
     SECURE_DEFAULT,
     Dealer,
     Network,
@@ -32,7 +33,7 @@ def test_every_shipped_profile(name):
     assert load_profile(profile) is profile
     assert from_plain(Profile, to_plain(profile), "again") == profile
     assert name.split("-")[0].upper() == profile.protocol.value
-    assert profile.network.is_emulated == ("-" in name)
+    assert profile.network.is_emulated == name.endswith(("-lan", "-wan"))
 
 
 def test_the_default_trusts_no_dealer():

@@ -54,6 +54,14 @@ class DealerClient:
         content = job.to_bytes()
         self._patiently(lambda: self._ask("POST", "/jobs", content))
 
+    def wait_until_open(self, job: Job) -> None:
+        """Return once the other party has authorised the job too.
+
+        From then on the dealer uses its seeds for nothing else. So whoever wants
+        to rely on that waits before its masks hide anything.
+        """
+        self._patiently(lambda: self._ask("GET", f"/jobs/{job.digest}"))
+
     def fetch(
         self, job: Job, inference: int, into: memoryview, done: Callable[[int], None]
     ) -> None:

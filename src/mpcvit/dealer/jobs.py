@@ -13,7 +13,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -153,7 +153,7 @@ class JobTable:
                 table.execute("INSERT OR IGNORE INTO totals VALUES (?, 0)", (name,))
 
     def authorise(self, job: Job, party: str) -> None:
-        """Take a party's word for a job; both must give it."""
+        """Take a party's word for a job; with the second, its seeds are bound to it for ever."""
         if job.spu != SPU_VERSION:
             raise DealerError(
                 f"the dealer serves SPU {SPU_VERSION}, and the parties have {job.spu}"
@@ -174,26 +174,22 @@ class JobTable:
             table.execute(
                 f"UPDATE jobs SET {column} = 1, touched = ? WHERE digest = ?", (now, job.digest)
             )
+            with suppress(LaterError):
+                self._seeds(table, self._find(table, job.digest)[0])
+
+    def require_open(self, digest: str) -> None:
+        """Return if both parties have authorised a job, and so its seeds are bound to it."""
+        with self._changing() as table:
+            self._find(table, digest)
 
     def begin(self, digest: str, inference: int) -> tuple[Job, Seeds]:
         """A job and its seeds, for an inference whose turn has come or had come before."""
         with self._changing() as table:
-            row = table.execute(
-                "SELECT document, server, client, begun FROM jobs WHERE digest = ?", (digest,)
-            ).fetchone()
-            if row is None:
-                raise DealerError("there is no such job, or it has expired")
-            document, *authorised, begun = row
-            if not all(authorised):
-                missing = PARTIES[authorised.index(0)]
-                raise LaterError(f"the {missing} has not authorised the job")
-            job = Job.from_bytes(document)
+            job, begun = self._find(table, digest)
             job.inference(inference)  # must be one of the job's
             if inference > begun:
                 raise DealerError(f"inference {inference} is out of turn: {begun} comes next")
-            seeds = tuple(self._key.decrypt(seed) for seed in job.seeds)
-            is_new = self._bind(table, seeds, digest)
-            table.execute("UPDATE totals SET value = value + ? WHERE name = 'jobs'", (is_new,))
+            seeds = self._seeds(table, job)
             table.execute(
                 "UPDATE jobs SET begun = max(begun, ?), touched = ? WHERE digest = ?",
                 (inference + 1, self._now(), digest),
@@ -210,6 +206,26 @@ class JobTable:
         """Jobs, inferences, bytes, and seconds of computing and sending."""
         with self._changing() as table:
             return dict(table.execute("SELECT name, value FROM totals").fetchall())
+
+    def _find(self, table: sqlite3.Connection, digest: str) -> tuple[Job, int]:
+        """A job that both parties authorised, and the inference whose turn it is."""
+        row = table.execute(
+            "SELECT document, server, client, begun FROM jobs WHERE digest = ?", (digest,)
+        ).fetchone()
+        if row is None:
+            raise DealerError("there is no such job, or it has expired")
+        document, *authorised, begun = row
+        if not all(authorised):
+            missing = PARTIES[authorised.index(0)]
+            raise LaterError(f"the {missing} has not authorised the job")
+        return Job.from_bytes(document), begun
+
+    def _seeds(self, table: sqlite3.Connection, job: Job) -> Seeds:
+        """A job's seeds, once no other job has them."""
+        seeds = tuple(self._key.decrypt(seed) for seed in job.seeds)
+        is_new = self._bind(table, seeds, job.digest)
+        table.execute("UPDATE totals SET value = value + ? WHERE name = 'jobs'", (is_new,))
+        return seeds
 
     def _require_room(self, table: sqlite3.Connection, digest: str, party: str) -> None:
         recent = table.execute("SELECT count(*) FROM visits WHERE party = ?", (party,))

@@ -2,6 +2,7 @@
 
     GET  /terms                        whom this is: key, SPU's version
     POST /jobs                         a party authorises a job
+    GET  /jobs/DIGEST                  whether both have
     GET  /jobs/DIGEST/INFERENCE/STEP   the material of an inference, from a step on
     GET  /metrics                      totals
 
@@ -184,6 +185,10 @@ class _Desk:
                 visit.job, visit.what = job.digest, "authorise"
                 self._table.authorise(job, visit.certificate)
                 send(line, 200, [job.digest.encode()])
+            case "GET", "jobs", digest:
+                visit.job, visit.what = digest, "wait"
+                self._table.require_open(digest)
+                send(line, 200, [digest.encode()])
             case "GET", "jobs", digest, inference, step if inference.isdigit() and step.isdigit():
                 visit.job, visit.what = digest, f"inference {inference}"
                 if visit.certificate != ADJUSTING:

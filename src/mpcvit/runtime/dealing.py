@@ -72,10 +72,11 @@ class Dealing:
         )
 
     def authorise(self, job: Job) -> None:
-        """Tell the dealer, hear whether the other party did, and begin to fetch."""
+        """Tell the dealer, make sure that both did, and begin to fetch."""
         failure = ""
         try:
             self._client.authorise(job)
+            self._client.wait_until_open(job)
         except DealerError as error:
             failure = str(error)
         for peer in self._channel.peers:

@@ -76,9 +76,10 @@ def served(dealer, key):
 
 def refused(dealer, job, match="a seed was used in another job"):
     """Even where someone authorises it for the other party."""
-    authorise(dealer, job)
     with pytest.raises(DealerError, match=match):
-        fetch(dealer.client("server"), job)
+        authorise(dealer, job)
+    with pytest.raises(DealerError, match="has not authorised"):
+        fetch(dealer.client("server", patience_s=0.1), job)
 
 
 def test_another_operation_over_the_same_range(dealer, key, served):
@@ -121,6 +122,19 @@ def test_a_job_that_one_party_never_authorised(dealer, key):
             dealer.client(party).authorise(job)
         with pytest.raises(DealerError, match=f"the {other} has not authorised the job"):
             fetch(dealer.client("server", patience_s=0.1), job)
+
+
+def test_seeds_are_bound_before_anything_is_asked_for(dealer, key):
+    """A party that waits for the job to be open can use its masks; no other job gets them."""
+    job = make_job(key)
+    dealer.client("client").authorise(job)
+    with pytest.raises(DealerError, match="the server has not authorised the job"):
+        dealer.client("client", patience_s=0.1).wait_until_open(job)
+    dealer.client("server").authorise(job)
+    dealer.client("client").wait_until_open(job)
+    refused(dealer, make_job(key, sealed=job.seeds, script=BITS))
+    with pytest.raises(DealerError, match="no such job"):
+        dealer.client("client").wait_until_open(make_job(key))
 
 
 def test_a_job_that_differs_from_what_the_other_authorised(dealer, key):
