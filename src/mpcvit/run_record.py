@@ -59,6 +59,11 @@ class BatchCost:
     images: int
     stages: tuple[StageCost, ...]
 
+    @property
+    def total(self) -> StageCost:
+        """All stages as one."""
+        return _sum_stages(list(self.stages), "batch")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SetUpCost:
@@ -139,7 +144,7 @@ class RunRecord:
         for batch in self.batches:
             for stage in batch.stages:
                 by_name.setdefault(stage.name, []).append(stage)
-        return tuple(_sum_stages(stages) for stages in by_name.values())
+        return tuple(_sum_stages(stages, name) for name, stages in by_name.items())
 
     def _total(self, of: Callable[[StageCost], Any]) -> Any:
         return sum(of(stage) for batch in self.batches for stage in batch.stages)
@@ -198,13 +203,13 @@ def _batch(document: dict[str, Any]) -> BatchCost:
     )
 
 
-def _sum_stages(stages: list[StageCost]) -> StageCost:
+def _sum_stages(stages: list[StageCost], name: str) -> StageCost:
     by_name: dict[str, list[OperationCost]] = {}
     for stage in stages:
         for operation in stage.operations:
             by_name.setdefault(operation.name, []).append(operation)
     return StageCost(
-        name=stages[0].name,
+        name=name,
         **_sums(stages, ("sent_bytes", "received_bytes", "exchanges", "seconds", "compute_s")),
         operations=tuple(
             OperationCost(

@@ -6,7 +6,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from mpcvit.arch import Architecture, AttentionKind
-from mpcvit.bench.networks import random_checkpoint, random_images
-from mpcvit.config import ModelConfig
+from mpcvit.bench.networks import random_images
+from mpcvit.bench.secure import here
+from mpcvit.checkpoint import Checkpoint
 from mpcvit.dealer import ADJUSTING, PARTIES
 from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.generator import SEED_BYTES
@@ -24,35 +24,32 @@ from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.keys import PUBLIC_FILE, load_public_key
 from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
+from mpcvit.lowering.program import Model
 from mpcvit.profile import Dealer, Profile
-from mpcvit.records import Environment
 from mpcvit.run_record import RunRecord
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import compile_network
 from mpcvit.runtime.local_dealer import LocalDealer
 from mpcvit.runtime.rehearsal import script_of
 from mpcvit.runtime.roles import Role
-from mpcvit.runtime.run import run
+from mpcvit.runtime.run import run, settings_for
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
 
 
 def bench_dealer(
-    model: ModelConfig,
-    kind: AttentionKind,
+    model: Model,
     profile: Profile,
     *,
     rounds: int,
     jobs: int,
-    workers: tuple[int, ...],
+    workers: Sequence[int],
     progress: Progress,
 ) -> list[Row]:
     """Runs with a dealer and with the first party, in turns; then the dealer alone."""
     if profile.dealer is not Dealer.THIRD_PARTY:
         raise UserError("the profile must have a dealer, as semi2k-dealer-wan has")
-    architecture = Architecture.uniform(kind, depth=model.depth, heads=model.heads)
-    checkpoint = random_checkpoint(model, architecture)
     profiles = {
         "first-party": replace(profile, dealer=Dealer.FIRST_PARTY_INSECURE),
         "third-party": profile,
@@ -60,24 +57,17 @@ def bench_dealer(
     records: dict[str, list[RunRecord]] = {name: [] for name in profiles}
     for index in range(rounds):
         for name, settings in profiles.items():
-            records[name].append(run(checkpoint, random_images(model), settings).record)
+            records[name].append(run(model, random_images(model.model), settings).record)
         progress("rounds", index + 1, rounds)
     first_s = statistics.median(record.measured_s for record in records["first-party"])
     rows = [_online(name, found, first_s) for name, found in records.items()]
+    settings = settings_for(model, profile)
     for index, count in enumerate(workers):
-        rows.append(_throughput(ModelCard.of(checkpoint), profile, jobs=jobs, workers=count))
+        rows.append(_throughput(ModelCard.of(model), settings, jobs=jobs, workers=count))
         progress("dealers", index + 1, len(workers))
-    here = Environment.here()
-    common = {
-        "attention": kind.value,
-        "ring_bits": profile.ring_bits,
-        "round_trip_ms": profile.network.round_trip_ms,
-        "bandwidth_mb_per_s": profile.network.bandwidth_bytes_per_s / 1e6,
-        "hardware": here.hardware,
-        "commit": here.commit,
-        "created": here.created,
-    }
-    return [{**_EMPTY, **row, **common} for row in rows]
+    form = "plain" if isinstance(model, Checkpoint) else "lowered"
+    common = {"form": form, "architecture": model.architecture.digest()}
+    return [{**_EMPTY, **row, **common, **here(model.model, settings)} for row in rows]
 
 
 _EMPTY = dict.fromkeys(

@@ -5,15 +5,17 @@ make the choice, and what grows by each of them.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
-from mpcvit.bench.networks import random_checkpoint
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.bench.lowered import lower_like
+from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.config import ModelConfig, to_plain
 from mpcvit.cost.latency import ChoiceCost, Cost, LatencyTable, LayerCosts
 from mpcvit.errors import UserError
+from mpcvit.lowering.fold import lowered_form
+from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.profile import Profile, Protocol
 from mpcvit.records import Environment
 from mpcvit.run_record import StageCost
@@ -32,11 +34,7 @@ def measure_latency(
     progress: Progress = lambda what, done, total: None,
 ) -> LatencyTable:
     """Count and time every kind and form of a model's layers, and the network around them."""
-    if profile.protocol is Protocol.CHEETAH:
-        raise UserError(
-            "a latency file prices exchanges, and Cheetah's many one-way messages are no rounds; "
-            "take a profile of SEMI2K or ABY3"
-        )
+    _require_rounds(profile)
     architecture = Architecture.uniform(kinds[0], depth=model.depth, heads=model.heads)
     steps, done = len(kinds) + len(MlpForm) + 1, 0
 
@@ -64,17 +62,108 @@ def measure_latency(
         forms[form] = _affine(tokens, model.tokens, profile)
         advance()
     layer = LayerCosts(attention=attention, mlp=forms)
-    table = LatencyTable(
+    table = _table(model, profile, (layer,) * model.depth, Cost(), "networks as they are written")
+    whole = sum(_stages(random_checkpoint(model, architecture), profile, images=1).values(), Cost())
+    advance()
+    layers = table.price(architecture)
+    return replace(table, rest=_not_below_zero(whole + layers.times(-1)))
+
+
+def measure_lowered_latency(
+    program: SecureProgram,
+    profile: Profile,
+    kinds: tuple[AttentionKind, ...],
+    progress: Progress = lambda what, done, total: None,
+) -> LatencyTable:
+    """Count and time every choice as networks with a program's stand-ins make it.
+
+    Heads of all kinds share the products of a layer, so what a choice costs is
+    what it adds to a network of scaling heads and fused MLPs, from the second
+    image on.
+    """
+    _require_rounds(profile)
+    model = program.model
+    kinds = tuple(kind for kind in kinds if kind is not AttentionKind.SCALING)
+    forms = tuple(form for form in MlpForm if lowered_form(form) is not MlpForm.FUSED)
+    steps, done = 1 + 2 * (len(kinds) + len(forms)), 0
+
+    def layers_of(heads: tuple[AttentionKind, ...], mlp: tuple[MlpForm, ...]) -> dict[str, Cost]:
+        nonlocal done
+        layer = LayerArchitecture(heads=heads, mlp=mlp)
+        architecture = Architecture(layers=(layer,) * model.depth)
+        variant = lower_like(program.plan, model, architecture, program.engine)
+        costs = _stages(variant, profile, images=2)
+        done += 1
+        progress("profiling", done, steps)
+        return costs
+
+    linear, fused = (AttentionKind.SCALING,) * model.heads, (MlpForm.FUSED,) * model.tokens
+    base = layers_of(linear, fused)
+
+    def added(one: dict[str, Cost], every: dict[str, Cost], most: int) -> list[ChoiceCost]:
+        """For every layer a line through what one and what all who make a choice add."""
+
+        def beyond_base(costs: dict[str, Cost], name: str) -> Cost:
+            return _not_below_zero(costs[name] + base[name].times(-1))
+
+        return [
+            _line(beyond_base(one, name), beyond_base(every, name), most)
+            for name in (f"block {index}" for index in range(model.depth))
+        ]
+
+    attention = {
+        kind: added(
+            layers_of((kind, *linear[1:]), fused),
+            layers_of((kind,) * model.heads, fused),
+            model.heads,
+        )
+        for kind in kinds
+    }
+    mlps = {
+        form: added(
+            layers_of(linear, (form, *fused[1:])),
+            layers_of(linear, (form,) * model.tokens),
+            model.tokens,
+        )
+        for form in forms
+    }
+    free = ChoiceCost()
+    layers = tuple(
+        LayerCosts(
+            attention={
+                AttentionKind.SCALING: free,
+                **{kind: own[index] for kind, own in attention.items()},
+            },
+            mlp={form: mlps[form][index] if form in mlps else free for form in MlpForm},
+        )
+        for index in range(model.depth)
+    )
+    settings = program.engine.apply(profile)
+    return _table(model, settings, layers, sum(base.values(), Cost()), "lowered networks")
+
+
+def _require_rounds(profile: Profile) -> None:
+    if profile.protocol is Protocol.CHEETAH:
+        raise UserError(
+            "a latency file prices exchanges, and Cheetah's many one-way messages are no rounds; "
+            "take a profile of SEMI2K or ABY3"
+        )
+
+
+def _table(
+    model: ModelConfig, profile: Profile, layers: tuple[LayerCosts, ...], rest: Cost, what: str
+) -> LatencyTable:
+    return LatencyTable(
         source=(
-            f"measured: counts and CPU seconds of {profile.protocol.value} on SPU "
+            f"measured: counts and CPU seconds of {what} under {profile.protocol.value} on SPU "
             f"({profile.ring_bits}-bit ring, {profile.fraction_bits} fraction bits), "
             "network modelled"
         ),
         network=profile.network,
         heads=model.heads,
         tokens=model.tokens,
-        layers=(layer,) * model.depth,
-        rest=Cost(),
+        layers=layers,
+        rest=rest,
         details={
             "model": to_plain(model),
             "profile": to_plain(profile),
@@ -82,18 +171,19 @@ def measure_latency(
             **({"warning": profile.warning} if profile.warning else {}),
         },
     )
-    whole_cost = _network(model, architecture, profile)
-    advance()
-    return _with_rest(table, whole_cost, architecture)
 
 
 def _affine(make: Callable[[int], Component], most: int, profile: Profile) -> ChoiceCost:
     """A line through the costs of one and of all who make a choice."""
     one = _cost(probe(make(1).function, make(1).inputs, profile).cost)
-    if most == 1:
-        return ChoiceCost(each=one)
     full = make(most)
     every = _cost(probe(full.function, full.inputs, profile).cost)
+    return _line(one, every, most)
+
+
+def _line(one: Cost, every: Cost, most: int) -> ChoiceCost:
+    if most == 1:
+        return ChoiceCost(each=one)
     each = (every + one.times(-1)).times(1 / (most - 1))
     return ChoiceCost(once=_not_below_zero(one + each.times(-1)), each=_not_below_zero(each))
 
@@ -106,21 +196,11 @@ def _cost(stage: StageCost) -> Cost:
     )
 
 
-def _network(model: ModelConfig, architecture: Architecture, profile: Profile) -> Cost:
-    size = model.image_size
-    image = np.zeros((1, size, size, model.channels), np.uint8)
-    checkpoint = random_checkpoint(model, architecture)
-    total = Cost()
-    for stage in run(checkpoint, image, profile, simulate=True).record.stages:
-        total += _cost(stage)
-    return total
-
-
-def _with_rest(table: LatencyTable, whole: Cost, architecture: Architecture) -> LatencyTable:
-    from dataclasses import replace
-
-    layers = table.price(architecture)
-    return replace(table, rest=_not_below_zero(whole + layers.times(-1)))
+def _stages(model: Model, profile: Profile, *, images: int) -> dict[str, Cost]:
+    """The cost of every stage for the last of some images."""
+    pixels = random_images(model.model, images)
+    batch = run(model, pixels, profile, simulate=True).record.batches[-1]
+    return {stage.name: _cost(stage) for stage in batch.stages}
 
 
 def _not_below_zero(cost: Cost) -> Cost:

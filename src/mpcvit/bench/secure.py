@@ -18,18 +18,18 @@ from mpcvit.bench.networks import (
     random_checkpoint,
     random_images,
 )
-from mpcvit.checkpoint import Checkpoint
 from mpcvit.classifier import Classifier
 from mpcvit.config import ModelConfig
 from mpcvit.cost.latency import WAN
 from mpcvit.data import Split
+from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.model.attention import relu_softmax_weights
 from mpcvit.profile import Network, Profile, Protocol
 from mpcvit.records import Environment
 from mpcvit.run_record import RunRecord, StageCost
 from mpcvit.runtime.components import block_parts, find_component, softmax_parts
 from mpcvit.runtime.probe import probe, probe_apart
-from mpcvit.runtime.run import run
+from mpcvit.runtime.run import run, settings_for
 from mpcvit.runtime.stages import fit_fixed_point
 
 Progress = Callable[[str, int, int], None]
@@ -49,7 +49,7 @@ def bench_attention(
         costs = _component(f"attention/{kind.value}", fitted, profile, measure=measure)
         rows.append({"attention": kind.value, **costs})
         progress("attention kinds", index + 1, len(TEN_KINDS))
-    return [{**row, **_here(model, profile)} for row in rows]
+    return [{**row, **here(model, profile)} for row in rows]
 
 
 def bench_network(
@@ -83,7 +83,7 @@ def bench_network(
             }
         )
         progress("networks", index + 1, len(networks))
-    return [{**row, **_here(model, profile)} for row in rows]
+    return [{**row, **here(model, profile)} for row in rows]
 
 
 def bench_layers(model: ModelConfig, profile: Profile, *, progress: Progress) -> list[Row]:
@@ -106,7 +106,7 @@ def bench_layers(model: ModelConfig, profile: Profile, *, progress: Progress) ->
                 row = {"network": name, "layer": int(stage.name.split()[1])}
                 rows.append({**row, **_counts(stage, profile)})
         progress("networks", index + 1, len(networks))
-    return [{**row, **_here(model, profile)} for row in rows]
+    return [{**row, **here(model, profile)} for row in rows]
 
 
 def bench_breakdown(
@@ -142,7 +142,7 @@ def bench_breakdown(
         label = part.partition("/")[2]
         rows.append({"table": table, "protocol": name, "value": value, "part": label, **scaled})
         progress("operations", index + 1, len(work))
-    return [{**row, **_here(model, profiles[row["protocol"]])} for row in rows]
+    return [{**row, **here(model, profiles[row["protocol"]])} for row in rows]
 
 
 def bench_precision(profile: Profile, *, progress: Progress) -> list[Row]:
@@ -181,11 +181,11 @@ def bench_precision(profile: Profile, *, progress: Progress) -> list[Row]:
                 }
             )
         progress("variances", index + 1, len(variances))
-    return [{**row, **_here(None, profile)} for row in rows]
+    return [{**row, **here(None, profile)} for row in rows]
 
 
 def bench_agreement(
-    checkpoint: Checkpoint,
+    model: Model,
     split: Split,
     profile: Profile,
     *,
@@ -194,18 +194,21 @@ def bench_agreement(
     simulate: bool,
     progress: Progress,
 ) -> Row:
-    """How often private and plaintext predictions agree on test images."""
+    """How often private and plaintext predictions agree on test images.
+
+    Of a lowered program, plaintext is its emulation.
+    """
     pixels = np.asarray(split.images[:images])
     result = run(
-        checkpoint,
+        model,
         pixels,
         profile,
         batch_size=batch_size,
         simulate=simulate,
         progress=progress,
     )
-    classifier = Classifier(checkpoint)
-    plain = classifier(classifier.preprocess(list(pixels)))
+    emulation = model if isinstance(model, SecureProgram) else Classifier(model)
+    plain = emulation(emulation.preprocess(list(pixels)))
     labels = np.asarray(split.labels[:images])
     private_top, plain_top = result.logits.argmax(axis=1), plain.argmax(axis=1)
     return {
@@ -216,7 +219,7 @@ def bench_agreement(
         "largest_logit_error": float(f"{np.abs(result.logits - plain).max():.4g}"),
         "logit_range": float(f"{np.ptp(plain):.4g}"),
         **_counts(result.record, profile),
-        **_here(checkpoint.model, profile),
+        **here(model.model, settings_for(model, profile)),
     }
 
 
@@ -253,7 +256,8 @@ def _measured(seconds: float | None) -> Row:
     return {"measured_s": "" if seconds is None else round(seconds, 3)}
 
 
-def _here(model: ModelConfig | None, profile: Profile) -> Row:
+def here(model: ModelConfig | None, profile: Profile) -> Row:
+    """What every row says of shape, profile, network and machine."""
     here, network = Environment.here(), _network_of(profile)
     shape = {}
     if model is not None:

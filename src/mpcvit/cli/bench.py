@@ -8,12 +8,12 @@ import typer
 
 from mpcvit.cli import app
 from mpcvit.cli.options import (
+    AnyModelFile,
     AsJson,
     ConfigFile,
     DataFolder,
-    ModelFile,
     Overrides,
-    parse_numbers,
+    parse_whole_numbers,
     print_json,
 )
 from mpcvit.cli.private import ProfileName
@@ -31,6 +31,7 @@ app.add_typer(bench, name="bench")
 CIFAR = Path("configs/cifar10.toml")
 TINY_IMAGENET = Path("configs/tiny-imagenet.toml")
 PAPER_PROFILE = "semi2k-wan"
+_PLACES = ("form", "batch", "table", "value", "layer")  # columns that tell rows apart
 
 Out = Annotated[Path | None, typer.Option("--out", help="CSV file for the rows.")]
 TableOut = Annotated[
@@ -125,22 +126,66 @@ def network(
 
     Example: mpcvit bench network --networks softmax,scaling --out results/secure/network.csv
     """
-    from mpcvit.bench.networks import paper_networks
     from mpcvit.bench.secure import bench_network
     from mpcvit.experiments.published import published
     from mpcvit.report.costs import draw_seconds
     from mpcvit.report.live import counting
 
     config, settings = load_config(config_file), load_profile(profile)
-    names = [] if only is None else [name.strip() for name in only.split(",")]
-    known = list(paper_networks(config.model))
-    for name in names:
-        if name not in known:
-            raise UserError(f"there is no network {name!r}; {nearest(name, known)}")
+    names = [] if only is None else _known_networks(only, config.model)
     with counting() as progress:
         rows = bench_network(config.model, settings, only=names, measure=measure, progress=progress)
     rows = _beside_paper(rows, "network", config.name, "trade-off", published)
     _tell(rows, "network", out, as_json, lambda path: draw_seconds(path, rows, "network"))
+
+
+@bench.command()
+def lowering(
+    config_file: ConfigFile = CIFAR,
+    profiles: Annotated[
+        str, typer.Option("--profiles", help="Profiles, between commas.")
+    ] = PAPER_PROFILE,
+    only: Annotated[
+        str, typer.Option("--networks", help="Networks of the paper, between commas.")
+    ] = "relu_softmax,mpcvit-0.7,mpcvit-0.1,scaling",
+    batch_sizes: Annotated[str, typer.Option(help="Images at a time, between commas.")] = "1",
+    like: Annotated[
+        Path,
+        typer.Option(
+            help="Lowered program, or its program.json, of a trained network whose stand-ins serve."
+        ),
+    ] = Path("results/cifar10-tiny/relu_softmax-program.json"),
+    measure: Measure = False,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plain against lowered, in one run: exchanges, bytes and seconds of the same networks.
+
+    Seconds are per image, and from the second batch on. Weights are random; the
+    stand-ins and their intervals are those of a trained network.
+
+    Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
+    """
+    from mpcvit.bench.lowered import bench_lowering, read_plan
+    from mpcvit.experiments.published import published
+    from mpcvit.report.costs import draw_lowering
+    from mpcvit.report.live import counting
+
+    config, plan = load_config(config_file), read_plan(like)
+    settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
+    names = _known_networks(only, config.model)
+    with counting() as progress:
+        rows = bench_lowering(
+            config.model,
+            settings,
+            plan,
+            networks=names,
+            batch_sizes=parse_whole_numbers(batch_sizes, "--batch-sizes"),
+            measure=measure,
+            progress=progress,
+        )
+    rows = _beside_paper(rows, "network", config.name, "trade-off", published)
+    _tell(rows, "network", out, as_json, lambda path: draw_lowering(path, rows))
 
 
 @bench.command()
@@ -232,7 +277,7 @@ def precision(
 
 @bench.command()
 def agreement(
-    model_file: ModelFile,
+    model_file: AnyModelFile,
     data: DataFolder = None,
     profile: ProfileName = PAPER_PROFILE,
     images: Annotated[int, typer.Option(min=1, help="Test images to classify.")] = 64,
@@ -245,18 +290,20 @@ def agreement(
 ) -> None:
     """How often private and plaintext predictions agree on real test images.
 
+    Of a lowered program, plaintext is its emulation.
+
     Example: mpcvit bench agreement runs/digits/model.safetensors --profile semi2k --simulate
     """
     from mpcvit.bench.secure import bench_agreement
-    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.lowering.program import load_model
     from mpcvit.records import write_rows
     from mpcvit.report.live import counting
 
-    checkpoint, settings = Checkpoint.load(model_file), load_profile(profile)
+    model, settings = load_model(model_file), load_profile(profile)
     with counting() as progress:
         row = bench_agreement(
-            checkpoint,
-            load_test_images(checkpoint, data, progress),
+            model,
+            load_test_images(model, data, progress),
             settings,
             images=images,
             batch_size=batch_size,
@@ -280,7 +327,13 @@ def agreement(
 @bench.command()
 def dealer(
     config_file: ConfigFile = CIFAR,
-    attention: Annotated[str, typer.Option(help="Attention kind of all heads.")] = "relu_softmax",
+    network: Annotated[str, typer.Option(help="Network of the paper.")] = "relu_softmax",
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            help="Lower it, with the stand-ins of a trained network's program, or program.json."
+        ),
+    ] = None,
     profile: ProfileName = "semi2k-dealer-wan",
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each, in turns.")] = 3,
     jobs: Annotated[int, typer.Option(min=1, help="For the dealer alone.")] = 6,
@@ -297,27 +350,25 @@ def dealer(
 
     Example: mpcvit bench dealer --rounds 3 --out results/secure/dealer.csv
     """
-    from mpcvit.arch import AttentionKind
-    from mpcvit.records import write_rows
-
-    known = [kind.value for kind in AttentionKind]
-    if attention not in known:
-        raise UserError(f"there is no attention '{attention}'; {nearest(attention, known)}")
-    settings, model = load_profile(profile), load_config(config_file).model
-    counts = tuple(int(count) for count in parse_numbers(workers, "--workers") or ())
+    settings, config = load_profile(profile), load_config(config_file).model
+    counts = parse_whole_numbers(workers, "--workers")
 
     from mpcvit.bench.dealer import bench_dealer
+    from mpcvit.bench.lowered import lower_like, read_plan
+    from mpcvit.bench.networks import paper_networks, random_checkpoint
+    from mpcvit.lowering.engine import choose_engine
+    from mpcvit.records import write_rows
     from mpcvit.report.live import counting
 
+    (name,) = _known_networks(network, config)
+    architecture = paper_networks(config)[name]
+    if like is None:
+        model = random_checkpoint(config, architecture)
+    else:
+        model = lower_like(read_plan(like), config, architecture, choose_engine(settings))
     with counting() as progress:
         rows = bench_dealer(
-            model,
-            AttentionKind(attention),
-            settings,
-            rounds=rounds,
-            jobs=jobs,
-            workers=counts,
-            progress=progress,
+            model, settings, rounds=rounds, jobs=jobs, workers=counts, progress=progress
         )
     if out is not None:
         write_rows(out, rows)
@@ -332,7 +383,11 @@ def dealer(
 @app.command(name="profile")
 def profile_latency(
     source: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Checkpoint (.safetensors) or config (TOML).")
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="Checkpoint (.safetensors), config (TOML), or lowered program (folder).",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Latency file to write (JSON).")],
     profile: ProfileName = PAPER_PROFILE,
@@ -345,23 +400,31 @@ def profile_latency(
     """Measure what every choice of a network costs: the latency file that search reads.
 
     Each attention kind and MLP form is run under the profile's protocol and
-    counted, exchanges and bytes apart, so that shared rounds can be priced.
+    counted, exchanges and bytes apart, so that shared rounds can be priced. Of a
+    lowered program, choices are priced as lowered networks with its stand-ins
+    make them: there all heads share their products, and ratios differ.
 
     Example: mpcvit profile configs/digits.toml --out latency.json
     """
     from mpcvit.arch import Architecture, AttentionKind
 
     wanted = _parse_kinds(kinds)
-    model = _model_of(source)
     settings = load_profile(profile)
     if not settings.network.is_emulated:
         raise UserError(f"profile {profile!r} names no network to price; take one, as semi2k-wan")
 
-    from mpcvit.bench.latency import measure_latency
+    from mpcvit.bench.latency import measure_latency, measure_lowered_latency
+    from mpcvit.lowering.program import SecureProgram
     from mpcvit.report.live import counting
 
     with counting() as progress:
-        table = measure_latency(model, settings, wanted, progress)
+        if source.is_dir():
+            program = SecureProgram.load(source)
+            model = program.model
+            table = measure_lowered_latency(program, settings, wanted, progress)
+        else:
+            model = _model_of(source)
+            table = measure_latency(model, settings, wanted, progress)
     table.save(out)
     rows = []
     for kind in wanted:
@@ -386,6 +449,16 @@ def profile_latency(
     if settings.warning:
         print(settings.warning)
     print(f"written to {out}")
+
+
+def _known_networks(names: str, model: "ModelConfig") -> list[str]:
+    from mpcvit.bench.networks import paper_networks
+
+    known, wanted = list(paper_networks(model)), [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"there is no network {name!r}; {nearest(name, known)}")
+    return wanted
 
 
 def _model_of(source: Path) -> "ModelConfig":
@@ -442,7 +515,7 @@ def _tell(
         print_json(list(rows))
         return
     for row in rows:
-        place = " ".join(str(row[name]) for name in ("table", "value", "layer") if name in row)
+        place = " ".join(str(row[name]) for name in _PLACES if name in row)
         line = (
             f"{row[label]:<18} {place:<18}{row['exchanges']:>8,} exchanges "
             f"{row['sent_mb']:>10.2f} MB"

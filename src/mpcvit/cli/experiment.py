@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, DataFolder, Overrides, print_json, settings_of
+from mpcvit.cli.options import (
+    AsJson,
+    DataFolder,
+    Overrides,
+    parse_whole_numbers,
+    print_json,
+    settings_of,
+)
 from mpcvit.cli.running import load_data
 from mpcvit.cli.search import LatencyFile
 from mpcvit.config import load_config
@@ -78,7 +85,9 @@ def experiment(
     )
     folder = out or Path("results") / config.name
     try:
-        summaries, means = run_experiment(wanted, workshop, _parse_seeds(seeds), folder)
+        summaries, means = run_experiment(
+            wanted, workshop, parse_whole_numbers(seeds, "--seeds"), folder
+        )
     except StoppedError as stopped:
         console.print(f"{stopped}; the same command goes on", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
@@ -89,13 +98,6 @@ def experiment(
     for search, layers in means.items():
         print(f"{search:<24} mean alpha by layer  {'  '.join(f'{m:.3f}' for m in layers)}")
     print(f"written to {folder / wanted.name}.csv and .png")
-
-
-def _parse_seeds(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"--seeds must be whole numbers between commas, not {text!r}") from None
 
 
 def _list(as_json: bool) -> None:

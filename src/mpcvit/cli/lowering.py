@@ -26,6 +26,13 @@ def lower(
         float,
         typer.Option(help="What stand-ins may change: RMS of the logits' errors by their spread."),
     ] = 0.01,
+    tune: Annotated[
+        bool,
+        typer.Option("--tune", help="Try engines, and take what is fastest over the network."),
+    ] = False,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Images at a time that --tune is to serve.")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Turn a checkpoint into a program that computes the same in far fewer exchanges.
@@ -56,6 +63,17 @@ def lower(
             error_budget=error_budget,
             progress=progress,
         )
+        if tune:
+            from mpcvit.runtime.tune import tune as find_engine
+
+            pixels = [np.asarray(split.images[index]) for index in chosen[:64]]
+            program = find_engine(
+                program,
+                program.preprocess(pixels),
+                settings,
+                batch_size=batch_size,
+                progress=progress,
+            )
     program.save(out)
     _tell(program, as_json)
 

@@ -61,6 +61,17 @@ def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
         raise UserError(f"{option} must be numbers between commas, not {text!r}") from None
 
 
+def parse_whole_numbers(text: str, option: str) -> list[int]:
+    """
+    >>> parse_whole_numbers("0,1", "--seeds")
+    [0, 1]
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option} must be whole numbers between commas, not {text!r}") from None
+
+
 def read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()

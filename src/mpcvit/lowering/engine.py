@@ -55,7 +55,7 @@ def choose_engine(profile: Profile) -> EngineChoice:
             ring_bits=128,
             fraction_bits=26,
             truncation=Truncation.LOCAL,
-            reuse_weight_masks=True,
+            reuse_weight_masks=profile.dealer is not Dealer.THIRD_PARTY,
         )
     return EngineChoice(
         ring_bits=profile.ring_bits,

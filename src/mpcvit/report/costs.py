@@ -30,6 +30,29 @@ def draw_seconds(path: Path, rows: Sequence[Row], label: str) -> None:
     _finish(figure, axes, path)
 
 
+def draw_lowering(path: Path, rows: Sequence[Row]) -> None:
+    """Seconds an image of every network, plain beside lowered."""
+    places = list(
+        dict.fromkeys(f"{row['network']}, {row['profile']}, batch {row['batch']}" for row in rows)
+    )
+    figure, axes = _figure(9, 0.7 * len(places) + 1.4)
+    for offset, form in enumerate(("plain", "lowered")):
+        own = [row for row in rows if row["form"] == form]
+        bars = axes.barh(
+            [2.6 * place + offset for place in range(len(places))],
+            [_seconds(row) for row in own],
+            height=0.9,
+            label=form,
+        )
+        axes.bar_label(bars, [f"{row['exchanges']:,} exchanges" for row in own], padding=3)
+    axes.set_yticks([2.6 * place + 0.5 for place in range(len(places))], places)
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    measured = any(row["measured_s"] for row in rows)
+    axes.set(xlabel=f"seconds an image, {'measured' if measured else 'modelled'}")
+    _finish(figure, axes, path)
+
+
 def draw_layers(path: Path, rows: Sequence[Row]) -> None:
     """Seconds and bytes of every layer, a line per network."""
     from matplotlib.figure import Figure

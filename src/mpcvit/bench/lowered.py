@@ -1,0 +1,159 @@
+"""Plain against lowered: what the same networks cost both ways, in one run.
+
+A lowered network's cost depends on the intervals of its stand-ins, and random
+weights have none worth the name. Networks of any shape therefore take the
+stand-ins of a trained network that was lowered: `program.json` holds them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mpcvit.arch import Architecture
+from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
+from mpcvit.bench.secure import here
+from mpcvit.config import ModelConfig
+from mpcvit.errors import UserError
+from mpcvit.lowering.calibrate import exact_functions
+from mpcvit.lowering.engine import DESCRIPTION, EngineChoice, choose_engine
+from mpcvit.lowering.fold import fold
+from mpcvit.lowering.plan import LayerPlan, Plan
+from mpcvit.lowering.program import Calibration, Model, SecureProgram
+from mpcvit.profile import Profile, Protocol
+from mpcvit.runtime.run import run
+from mpcvit.runtime.tune import tune
+from mpcvit.storage import read_json
+
+Progress = Callable[[str, int, int], None]
+Row = dict[str, Any]
+
+
+def bench_lowering(
+    model: ModelConfig,
+    profiles: Mapping[str, Profile],
+    plan: Plan,
+    *,
+    networks: Sequence[str],
+    batch_sizes: Sequence[int],
+    measure: bool,
+    progress: Progress,
+) -> list[Row]:
+    """Two rows per network, batch size and profile: as it is written, and lowered."""
+    known = paper_networks(model)
+    work = [
+        (profile, name, batch_size)
+        for profile in profiles
+        for name in networks
+        for batch_size in batch_sizes
+    ]
+    rows: list[Row] = []
+    for index, (profile_name, name, batch_size) in enumerate(work):
+        profile, architecture = profiles[profile_name], known[name]
+        checkpoint = random_checkpoint(model, architecture)
+        program = lower_like(plan, model, architecture, choose_engine(profile))
+        if batch_size > 1 and profile.protocol is Protocol.SEMI2K:  # where another ring may win
+            inputs = program.preprocess(list(random_images(model, 8)))
+            program = tune(program, inputs, profile, batch_size=batch_size)
+        plain = _cost(checkpoint, profile, batch_size, batches=1, measure=measure)
+        lowered = _cost(program, profile, batch_size, batches=2, measure=measure)
+        for form, cost, engine in (
+            ("plain", plain, profile),
+            ("lowered", lowered, program.engine.apply(profile)),
+        ):
+            rows.append(
+                {
+                    "network": name,
+                    "form": form,
+                    "profile": profile_name,
+                    "batch": batch_size,
+                    **cost,
+                    "times_plain": _ratio(cost, plain),
+                    **here(model, engine),
+                }
+            )
+        progress("networks", index + 1, len(work))
+    return rows
+
+
+def lower_like(
+    plan: Plan, model: ModelConfig, architecture: Architecture, engine: EngineChoice
+) -> SecureProgram:
+    """A network of random weights with the stand-ins of another."""
+    checkpoint = random_checkpoint(model, architecture)
+    return SecureProgram(
+        model=model,
+        architecture=architecture,
+        data=checkpoint.data,
+        classes=checkpoint.classes,
+        plan=fit_plan(plan, model, architecture),
+        engine=engine,
+        calibration=Calibration(images=0, error_budget=1.0, error=0.0),
+        parameters=fold(model, architecture, checkpoint.parameters),
+        provenance=checkpoint.provenance,
+    )
+
+
+def fit_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan:
+    """Another network's stand-ins for the places that this one has.
+
+    The first layer takes the first's, and later ones go round the others; where
+    such a layer lacks one, the next that has it lends it.
+    """
+    exact, norm = exact_functions(model, architecture)
+    first, *others = plan.layers
+    others = others or [first]
+    layers = []
+    for index, needed in enumerate(exact):
+        start = (index - 1) % len(others)
+        lenders = [*others[start:], *others[:start], first]
+        lenders = [first, *others] if index == 0 else lenders
+        own = {}
+        for name, function in vars(needed).items():
+            stand_ins = [getattr(lender, name) for lender in lenders]
+            own[name] = next((one for one in stand_ins if one is not None), None)
+            if function is None:
+                own[name] = None
+            elif own[name] is None:
+                raise UserError(
+                    f"the program has no stand-in for the {name} of {architecture.digest()}; "
+                    "lower a network that needs one"
+                )
+        layers.append(LayerPlan(**own))
+    return Plan(layers=tuple(layers), norm=None if norm is None else plan.norm)
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan out of a program's public half."""
+    place = path / DESCRIPTION if path.is_dir() else path
+    try:
+        document = read_json(place.read_text(encoding="utf-8"), str(place))
+        return Plan.from_dict(document["plan"])
+    except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise UserError(f"{place} holds no plan; mpcvit lower writes one") from error
+
+
+def _cost(model: Model, profile: Profile, batch_size: int, *, batches: int, measure: bool) -> Row:
+    """Of a batch after the first, where masks of weights are known; of a plain network of any."""
+    images = random_images(model.model, batches * batch_size)
+    counted = run(model, images, profile, batch_size=batch_size, simulate=True).record.batches
+    first, steady = counted[0].total, counted[-1].total
+    row: Row = {
+        "exchanges": steady.exchanges,
+        "sent_mb": round(steady.sent_bytes / 1e6, 3),
+        "first_sent_mb": round(first.sent_bytes / 1e6, 3),
+        "compute_s": round(steady.compute_s / batch_size, 3),
+        "modelled_s": ""
+        if profile.protocol is Protocol.CHEETAH
+        else round(steady.modelled_s(profile.network) / batch_size, 3),
+        "measured_s": "",
+    }
+    if measure:
+        record = run(model, images, profile, batch_size=batch_size).record
+        row["measured_s"] = round(record.batches[-1].total.seconds / batch_size, 3)
+    return row
+
+
+def _ratio(cost: Row, plain: Row) -> float | str:
+    """By the wall clock where it ran, or as modelled."""
+    column = "measured_s" if cost["measured_s"] != "" else "modelled_s"
+    return "" if cost[column] == "" else round(cost[column] / plain[column], 3)
