@@ -1,12 +1,14 @@
 """Private runs through a dealer give what runs with the first-party dealer give."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.bench import dealer as bench
 from mpcvit.classifier import Classifier
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.gateway import Gateway, Recorder
@@ -103,3 +105,21 @@ def test_another_spu_is_refused(monkeypatch):
 def test_single_operations_are_measured_without_a_dealer():
     with pytest.raises(UserError, match="without a dealer"):
         probe(lambda x: x, [np.ones(3, np.float32)], DEALER)
+
+
+def test_bench_measures_both_dealers_and_the_dealer_alone(monkeypatch):
+    checkpoint, _ = tiny()
+    monkeypatch.setattr(bench, "run", partial(mpcvit.run, simulate=True))
+    rows = bench.bench_dealer(
+        checkpoint, DEALER, rounds=1, jobs=2, workers=(1,), progress=lambda *_: None
+    )
+    first, third, alone = rows
+    assert first["of_first_party"] == 1.0
+    assert first["exchanges"] == third["exchanges"]
+    assert third["offline_mb"] == third["held_mb"] == alone["offline_mb"] > 0
+    assert alone["jobs_per_core_minute"] > 0
+    assert len({tuple(row) for row in rows}) == 1
+    with pytest.raises(UserError, match="must have a dealer"):
+        bench.bench_dealer(
+            checkpoint, FIRST_PARTY, rounds=1, jobs=1, workers=(1,), progress=lambda *_: None
+        )
