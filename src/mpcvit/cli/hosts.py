@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, ModelFile, print_json
+from mpcvit.cli.options import AnyModelFile, AsJson, print_json
 from mpcvit.cli.private import BatchSize, Pictures, RecordFile, tell
 from mpcvit.cli.stopping import until_stopped
 from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, load_profile
@@ -125,7 +125,7 @@ def certs(
 
 @app.command()
 def serve(
-    model_file: ModelFile,
+    model_file: AnyModelFile,
     listen: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Where clients say hello."),
