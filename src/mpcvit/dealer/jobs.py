@@ -24,6 +24,7 @@ from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.keys import CIPHERTEXT_BYTES, PrivateKey
 from mpcvit.dealer.operations import Seeds
 from mpcvit.dealer.script import Script
+from mpcvit.errors import UserError
 
 _FORMAT = "mpcvit-dealer-job/1"
 MOST_JOB_BYTES = 1 << 22
@@ -146,6 +147,10 @@ class JobTable:
     ) -> None:
         self._path, self._key, self._now = path, key, now
         self.limits = limits or JobLimits()
+        try:
+            path.touch(mode=0o600)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from error
         with self._changing() as table:
             for columns in _TABLES:
                 table.execute(f"CREATE TABLE IF NOT EXISTS {columns}")
@@ -160,7 +165,7 @@ class JobTable:
             )
         if job.key != self._key.public.fingerprint:
             raise DealerError("the seeds are encrypted to another key than this dealer's")
-        column = {"server": "server", "client": "client"}[party]
+        assert party in PARTIES, "it names a column below"
         now = self._now()
         with self._changing() as table:
             table.execute("DELETE FROM jobs WHERE touched < ?", (now - self.limits.idle_s,))
@@ -172,7 +177,7 @@ class JobTable:
                 (job.digest, job.to_bytes(), now),
             )
             table.execute(
-                f"UPDATE jobs SET {column} = 1, touched = ? WHERE digest = ?", (now, job.digest)
+                f"UPDATE jobs SET {party} = 1, touched = ? WHERE digest = ?", (now, job.digest)
             )
             with suppress(LaterError):
                 self._seeds(table, self._find(table, job.digest)[0])
@@ -210,7 +215,8 @@ class JobTable:
     def _find(self, table: sqlite3.Connection, digest: str) -> tuple[Job, int]:
         """A job that both parties authorised, and the inference whose turn it is."""
         row = table.execute(
-            "SELECT document, server, client, begun FROM jobs WHERE digest = ?", (digest,)
+            "SELECT document, server, client, begun FROM jobs WHERE digest = ? AND touched >= ?",
+            (digest, self._now() - self.limits.idle_s),
         ).fetchone()
         if row is None:
             raise DealerError("there is no such job, or it has expired")

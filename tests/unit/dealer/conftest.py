@@ -50,7 +50,7 @@ class Running:
         self._thread = threading.Thread(
             target=serve_dealer,
             args=(self._listener, context, self.table, self.key.public.fingerprint),
-            kwargs={"stop": self._stop, "log": self.log.append, "stall_s": 2.0},
+            kwargs={"stop": self._stop, "log": self.log.append, "stall_s": 5.0},
         )
         self._thread.start()
 
@@ -61,7 +61,7 @@ class Running:
         self._thread.join()
         self._listener.close()
 
-    def client(self, party, certificates=None, patience_s=1.0, **changes):
+    def client(self, party, certificates=None, patience_s=5.0, **changes):
         folder = (certificates or self.certificates) / party
         arguments = {
             "address": self.address,

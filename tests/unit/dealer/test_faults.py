@@ -77,9 +77,9 @@ def test_a_dealer_that_is_down(dealer, key):
     started = time.monotonic()
     with pytest.raises(DealerError, match=r"is not there: connection refused \(tried for 0.5 s\)"):
         client.check()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
     dealer.start()
-    client.check()
+    dealer.client("server").check()
 
 
 def test_a_dealer_that_comes_up_late(dealer):
@@ -122,24 +122,24 @@ def test_a_dealer_that_restarts_in_the_middle(dealer, job):
 def test_a_dealer_that_always_answers_short(dealer, job):
     _, found = job
     saboteur = Saboteur(dealer.address, [5000] * 1000)
-    client = dealer.client("server", dialled=saboteur.address, patience_s=0.7)
+    client = dealer.client("server", dialled=saboteur.address, patience_s=2.0)
     started = time.monotonic()
     with pytest.raises(
-        DealerError, match=r"dealer at .* breaks off: answered short \(tried for 0.7 s"
+        DealerError, match=r"dealer at .* breaks off: answered short \(tried for 2 s"
     ):
         fetch(client, found)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 8
     saboteur.close()
 
 
 def test_a_dealer_that_stalls(dealer, job):
     _, found = job
     saboteur = Saboteur(dealer.address, [5000] * 1000, stalls=True)
-    client = dealer.client("server", dialled=saboteur.address, patience_s=0.7)
+    client = dealer.client("server", dialled=saboteur.address, patience_s=2.0)
     started = time.monotonic()
     with pytest.raises(DealerError, match="stalls"):
         fetch(client, found)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 8
     saboteur.close()
 
 
@@ -193,7 +193,7 @@ def test_supply_fetches_ahead_and_forgets_what_was_used(dealer, job):
 
 def test_what_failed_while_nobody_waited_is_tried_again(dealer, job):
     seeds, found = job
-    supply = Supply(dealer.client("server", patience_s=0.1), found)
+    supply = Supply(dealer.client("server", patience_s=2.0), found)
     dealer.stop()
     supply.prefetch(0)
     with pytest.raises(DealerError):
