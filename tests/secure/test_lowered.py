@@ -1,11 +1,22 @@
 """Lowered programs in the simulator: the emulation's logits, at pinned costs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.config import BlockForm
+from mpcvit.config import BlockForm, Pooling
+from mpcvit.errors import UserError
+from mpcvit.lowering.choose import ERROR_BUDGET
+from mpcvit.lowering.values import in_fixed_point
+from mpcvit.profile import load_profile
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.components import Component
+from mpcvit.runtime.probe import probe
+from mpcvit.runtime.stages import cut_lowered
+from mpcvit.runtime.tune import tune
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import assert_close
 
@@ -14,10 +25,11 @@ FXP26 = 1e-4
 """Fixed point with 26 fraction bits against float32: a series' rounding, and float32's own."""
 
 
-def lowered(architecture, profile="semi2k", **changes):
+def lowered(architecture, profile="semi2k", error_budget=ERROR_BUDGET, **changes):
     config = small_config(depth=len(architecture.layers), mlp_ratio=1.2, **changes)
     checkpoint = small_checkpoint(config, architecture)
-    return mpcvit.lower(checkpoint, list(random_pixels(config, 64)), profile)
+    images = list(random_pixels(config, 64))
+    return mpcvit.lower(checkpoint, images, profile, error_budget=error_budget)
 
 
 def run(program, count=1, profile="semi2k", batch_size=1):
@@ -73,6 +85,34 @@ def test_exchanges_are_what_the_plan_says(relu_softmax):
     assert stages(record, 0)["head"].exchanges == program.plan.norm.exchanges + 3
 
 
+def test_every_stage_agrees_with_its_emulation(relu_softmax):
+    """Layer by layer: each stage is given what the emulation gave the stage before."""
+    program, _ = relu_softmax
+    profile = program.engine.apply(load_profile("semi2k"))
+    x = program.preprocess(list(random_pixels(program.model, 1)))
+    for stage in cut_lowered(ModelCard.of(program), program.plan):
+        own = stage.parameters(program.parameters)
+        component = Component.of(stage.function, own, x)
+        private = probe(component.function, component.inputs, profile).output
+        x = in_fixed_point(stage.function, program.engine.fraction_bits)(own, x)
+        assert_close(private, x, FXP26)
+
+
+def test_tuning_takes_the_fastest_valid_engine(relu_softmax):
+    program, _ = relu_softmax
+    images = program.preprocess(list(random_pixels(program.model, 4)))
+    far, near = load_profile("semi2k-wan"), load_profile("semi2k-wan")
+    near = replace(near, network=replace(far.network, round_trip_ms=0.0, bandwidth_bytes_per_s=1e6))
+    for profile, bits in ((far, 128), (near, 64)):
+        tuned = tune(program, images, profile)
+        assert tuned.engine.ring_bits == bits
+        assert tuned.engine.reuse_weight_masks
+        assert len(tuned.calibration.engine_reason.splitlines()) == 4
+    strict = replace(program, calibration=replace(program.calibration, error_budget=1e-12))
+    with pytest.raises(UserError, match=r"no engine can run this program: .* rounding changes"):
+        tune(strict, images, far)
+
+
 def test_masks_are_reused_from_the_second_image_on(relu_softmax):
     program, record = relu_softmax
     kernels = program.parameters["blocks_0"]
@@ -109,6 +149,42 @@ def test_all_scaling_takes_two_products():
     (layer,) = program.plan.layers
     block = stages(result.record, 0)["block 0"]
     assert block.exchanges == layer.norm1.exchanges + layer.norm2.exchanges + 4 + 5
+
+
+def exchanges_of(layer, *names):
+    return sum(getattr(layer, name).exchanges for name in names)
+
+
+def test_softmax_needs_no_comparison():
+    heads = (K.SOFTMAX, K.LINFORMER, K.SOFTMAX)
+    program = lowered(
+        Architecture(layers=(LayerArchitecture(heads=heads, mlp=MlpForm.FUSED),)),
+        error_budget=0.5,
+        qkv_bias=True,
+    )
+    result, expected = run(program)
+    assert_close(result.logits, expected, FXP26)
+    (layer,) = program.plan.layers
+    stand_ins = exchanges_of(layer, "norm1", "exponential", "temper", "denominator", "norm2")
+    # both norms' own, products of matrices, Linformer's; a product, a square and a division
+    assert stages(result.record, 0)["block 0"].exchanges == stand_ins + 4 + 5 + 1 + 3
+
+
+def test_rows_of_every_kind_share_exchanges():
+    kinds = list(K)
+    rows = [tuple(kinds[(4 * head + token) % 11] for token in range(9)) for head in range(3)]
+    mixed = LayerArchitecture(heads=tuple(rows), mlp=MlpForm.FUSED)
+    program = lowered(Architecture(layers=(mixed,)), error_budget=0.5, pooling=Pooling.MEAN)
+    result, expected = run(program)
+    assert_close(result.logits, expected, FXP26)
+    (layer,) = program.plan.layers
+    count = exchanges_of(layer, "norm1", "exponential", "temper", "cube", "denominator", "norm2")
+    count += max(layer.query_length.exchanges, layer.product_length.exchanges)
+    count += 4 + 5 + 9 + 1  # norms, products of matrices, a ReLU, a product that divides
+    count += 1 + 1 + 1  # Linformer's product of matrices, softmax's product, a square
+    count += 2 + 2  # XNorm's products of matrices, its square and its product
+    count += 3 + 2 * 9  # THE-X's network
+    assert stages(result.record, 0)["block 0"].exchanges == count
 
 
 def test_the_same_program_under_another_protocol():

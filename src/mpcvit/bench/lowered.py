@@ -6,6 +6,7 @@ stand-ins of a trained network that was lowered: `program.json` holds them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from mpcvit.bench.networks import paper_networks, random_checkpoint, random_imag
 from mpcvit.bench.secure import here
 from mpcvit.config import ModelConfig
 from mpcvit.errors import UserError
-from mpcvit.lowering.calibrate import exact_functions
 from mpcvit.lowering.engine import DESCRIPTION, EngineChoice, choose_engine
 from mpcvit.lowering.fold import fold
+from mpcvit.lowering.functions import exact_functions
 from mpcvit.lowering.plan import LayerPlan, Plan
 from mpcvit.lowering.program import Calibration, Model, SecureProgram
 from mpcvit.profile import Profile, Protocol
@@ -78,7 +79,7 @@ def bench_lowering(
 def lower_like(
     plan: Plan, model: ModelConfig, architecture: Architecture, engine: EngineChoice
 ) -> SecureProgram:
-    """A network of random weights with the stand-ins of another."""
+    """A network of random weights with the stand-ins and passes of another."""
     checkpoint = random_checkpoint(model, architecture)
     return SecureProgram(
         model=model,
@@ -88,7 +89,7 @@ def lower_like(
         plan=fit_plan(plan, model, architecture),
         engine=engine,
         calibration=Calibration(images=0, error_budget=1.0, error=0.0),
-        parameters=fold(model, architecture, checkpoint.parameters),
+        parameters=fold(model, architecture, checkpoint.parameters, plan.passes),
         provenance=checkpoint.provenance,
     )
 
@@ -99,11 +100,11 @@ def fit_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan
     The first layer takes the first's, and later ones go round the others; where
     such a layer lacks one, the next that has it lends it.
     """
-    exact, norm = exact_functions(model, architecture)
+    exact = exact_functions(model, architecture)
     first, *others = plan.layers
     others = others or [first]
     layers = []
-    for index, needed in enumerate(exact):
+    for index, needed in enumerate(exact.layers):
         start = (index - 1) % len(others)
         lenders = [*others[start:], *others[:start], first]
         lenders = [first, *others] if index == 0 else lenders
@@ -119,7 +120,7 @@ def fit_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan
                     "lower a network that needs one"
                 )
         layers.append(LayerPlan(**own))
-    return Plan(layers=tuple(layers), norm=None if norm is None else plan.norm)
+    return replace(plan, layers=tuple(layers), norm=None if exact.norm is None else plan.norm)
 
 
 def read_plan(path: Path) -> Plan:

@@ -21,6 +21,7 @@ class Approximation(Protocol):
 
     kind: ClassVar[str]
     is_relative: ClassVar[bool]  # whether the promise is of the relative error
+    floor: ClassVar[float]  # which such an error is relative to, beside the value itself
 
     @property
     def domain(self) -> tuple[float, float]: ...
@@ -48,7 +49,7 @@ def largest_error(approximation: Approximation, points: int = 10_001) -> float:
     x = low + (high - low) * (1 - np.cos(np.linspace(0, np.pi, points))) / 2
     exact = approximation.exact(x)
     found = np.asarray(approximation(jnp.asarray(x, jnp.float32)), np.float64)
-    scale = np.abs(exact) if approximation.is_relative else 1.0
+    scale = np.abs(exact) + approximation.floor if approximation.is_relative else 1.0
     return float(np.max(np.abs(found - exact) / scale))
 
 

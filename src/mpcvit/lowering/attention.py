@@ -1,58 +1,316 @@
 """All heads of a layer in two products, whatever their kinds."""
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from mpcvit.arch import AttentionKind, HeadChoice
 from mpcvit.config import ModelConfig
-from mpcvit.lowering.heads import HeadOrder
-from mpcvit.lowering.plan import Function
+from mpcvit.lowering.heads import (
+    EXPONENTIAL,
+    NORMALISED,
+    Part,
+    folded_scale,
+    score_scale,
+    split_heads,
+)
+from mpcvit.lowering.inverse_root import invert_roots
+from mpcvit.lowering.passes import Passes
+from mpcvit.lowering.plan import LayerFunctions
+from mpcvit.lowering.steep_chain import rectified_cube
+from mpcvit.model.gather import gather, merge
+
+Scores = dict[AttentionKind, Array]
+# w = relu(s + first) - relu(s + second), of scores at each kind's own scale
+_RAMPS = {
+    AttentionKind.RELU: (0.0,),
+    AttentionKind.RELU_SOFTMAX: (0.0,),
+    AttentionKind.RELU6: (0.0, -6.0),
+    AttentionKind.SPARSEMAX: (0.5, -0.5),
+}
 
 
-def attend(
-    q: Array,
-    k: Array,
-    v: Array,
-    order: HeadOrder,
-    config: ModelConfig,
-    denominator: Function | None,
-) -> Array:
-    """Outputs [batch, query, width] of queries, keys and values [batch, token, width].
+@dataclass(frozen=True, kw_only=True)
+class AttentionLayer:
+    """The attention of one layer.
 
-    Heads are in the order of their kinds, and scales are folded into the
-    queries. A layer of scaling heads alone takes whichever order of its two
-    products sends less; in a mixed layer they ride along with the scores of the
-    others, in no exchange of their own.
-    Secure cost: two products of matrices per image; where there are kinds that
-    need them, one comparison with a product, one square, one `denominator` with
-    a product. Rows are divided after the product with v: n head_dim numbers of a
-    head rather than n n.
+    `learned` are the parameters of kinds that have some. Kinds that form scores
+    share the exchanges of whatever they have in common, down to single rows of
+    a head. XNorm takes its linear order, and so does a layer of scaling heads
+    alone where that sends less; beside others, scaling heads ride along with
+    their scores, in no exchange of their own.
+    Secure cost: two products of matrices; then once each, where some kind needs
+    it, a comparison with a product, a square, and `denominator` with a product.
+    Softmax adds its `exponential`, its `temper` and a product; Linformer one
+    product more; THE-X its `cube` and its network; XNorm two products of
+    matrices, a square, a product and its inverse roots. Rows are divided
+    after the product with v: n head_dim numbers of a head rather than n n.
     """
-    if order.is_linear and _linear_is_shorter(q.shape[1], k.shape[1], config):
-        return _product(q, _own_blocks(_product(k, v, transposed=True), config))
-    scores = _product(_spread(q, config), k.transpose(0, 2, 1))
-    weights = _weights(scores, q.shape[1], order, config)
-    outputs = _gather_blocks(_product(weights, v), config)
-    if denominator is None:
+
+    config: ModelConfig
+    heads: Sequence[HeadChoice]
+    functions: LayerFunctions
+    passes: Passes
+    learned: Mapping[str, Any]
+
+    def __call__(self, q: Array, k: Array, v: Array) -> Array:
+        """Outputs [batch, query, width] of [batch, token, width], scales folded into q."""
+        parts = split_heads(self.heads, q.shape[1])
+        groups = [[part for part in parts if part.head == head] for head in _heads(parts)]
+        outputs: dict[Part, Array] = {}
+        for group in [parts] if self.passes.group_heads else groups:
+            outputs |= self._attend(group, q, k, v)
+        return jnp.concatenate(
+            [
+                merge(
+                    [output for part, output in outputs.items() if part.head == head],
+                    [part.tokens for part in outputs if part.head == head],
+                    axis=1,
+                )
+                for head in range(self.config.heads)
+            ],
+            axis=-1,
+        )
+
+    def _attend(self, parts: Sequence[Part], q: Array, k: Array, v: Array) -> dict[Part, Array]:
+        linear = [part for part in parts if part.kind is AttentionKind.XNORM]
+        scored = [part for part in parts if part.kind is not AttentionKind.XNORM]
+        if self._is_linear(scored, keys=k.shape[1]):
+            linear, scored = [*linear, *scored], []
+        outputs: dict[Part, Array] = {}
+        if linear:
+            outputs |= self._attend_linearly(linear, q, k, v)
+        if scored:
+            outputs |= self._attend_by_scores(scored, q, k, v)
         return outputs
-    own = order.normalised
-    sums = _rows(weights, own, q.shape[1]).sum(axis=-1)
-    inverse = denominator(sums).reshape(q.shape[0], len(own), q.shape[1])
-    before, middle, after = (
-        outputs[..., start * config.head_dim : stop * config.head_dim]
-        for start, stop in ((0, own.start), (own.start, own.stop), (own.stop, config.heads))
-    )
-    scale = jnp.repeat(inverse.transpose(0, 2, 1), config.head_dim, axis=-1)
-    return jnp.concatenate([before, middle * scale, after], axis=-1)
+
+    def _is_linear(self, parts: Sequence[Part], *, keys: int) -> bool:
+        """Whether only scaling rows are left, and q (k' v) opens fewer numbers than (q k') v."""
+        rows, size = sum(len(part.tokens) for part in parts), self.config.head_dim
+        return (
+            self.passes.linear_order
+            and bool(parts)
+            and all(part.kind is AttentionKind.SCALING for part in parts)
+            and len(_heads(parts)) * size * size <= rows * keys
+        )
+
+    def _queries(self, part: Part, q: Array) -> Array:
+        """All queries of a part's head, at the scale of its kind."""
+        own = _columns(q, [part.head], self.config.head_dim)
+        wanted = score_scale(self.config, part.kind)
+        folded = folded_scale(self.config, self.heads[part.head])
+        return own if wanted == folded else own * (wanted / folded)
+
+    def _attend_linearly(
+        self, parts: Sequence[Part], q: Array, k: Array, v: Array
+    ) -> dict[Part, Array]:
+        """q (k' v), head by head in one product; XNorm, which comes first, scales both before."""
+        heads, size = _heads(parts), self.config.head_dim
+        kv = _product(*(_columns(x, heads, size) for x in (k, v)), transposed=True)
+        rows = jnp.stack([self._queries(part, q) for part in parts], axis=1)
+        places = [heads.index(part.head) * size for part in parts]
+        blocks = jnp.stack([kv[:, i : i + size, i : i + size] for i in places], axis=1)
+        crossed = sum(part.kind is AttentionKind.XNORM for part in parts)
+        if crossed:
+            scaled_rows, scaled_blocks = self._cross_normalise(
+                rows[:, :crossed], blocks[:, :crossed]
+            )
+            rows = jnp.concatenate([scaled_rows, rows[:, crossed:]], axis=1)
+            blocks = jnp.concatenate([scaled_blocks, blocks[:, crossed:]], axis=1)
+        outputs = _product_by_head(rows, blocks)
+        return {part: gather(outputs[:, i], part.tokens, axis=1) for i, part in enumerate(parts)}
+
+    def _cross_normalise(self, rows: Array, blocks: Array) -> list[Array]:
+        """Every row of both at length one; gamma is in the weights around."""
+        query_length, product_length = self.functions.query_length, self.functions.product_length
+        assert query_length is not None
+        assert product_length is not None
+        squares = [x.sum(axis=-1) for x in _together(_square, [rows, blocks])]
+        inverses = invert_roots([query_length, product_length], squares)
+        return _scale_rows([rows, blocks], inverses)
+
+    def _attend_by_scores(
+        self, parts: Sequence[Part], q: Array, k: Array, v: Array
+    ) -> dict[Part, Array]:
+        """f(q k') v: every part's queries as rows of their own, with zeros in the other columns.
+
+        One product with all keys then gives the scores of all heads. The zeros are
+        public, so they cost neither an exchange nor a rounding.
+        """
+        heads, size = _heads(parts), self.config.head_dim
+        keys, values, own_keys = self._keys_and_values(
+            parts, _columns(k, heads, size), _columns(v, heads, size)
+        )
+        queries = [
+            _pad(gather(self._queries(part, q), part.tokens, axis=1), place, keys.shape[2])
+            for part in parts
+            for place in [heads.index(part.head) * size]
+        ]
+        scores = _product(jnp.concatenate(queries, axis=1), keys.transpose(0, 2, 1))
+        own_rows = _rows_by_kind(parts)
+        own_scores = {kind: scores[:, own_rows[kind], own_keys[kind]] for kind in own_rows}
+        weights = self._weights(own_scores)
+        factors = self._factors(own_scores, weights)
+        if not self.passes.late_division:
+            for kind, own in factors.items():
+                (weights[kind],) = _scale_rows([weights[kind]], [own])
+        outputs = _product(
+            jnp.concatenate(
+                [_pad(own, own_keys[kind].start, keys.shape[1]) for kind, own in weights.items()],
+                axis=1,
+            ),
+            values,
+        )
+        found, start = {}, 0
+        for part in parts:
+            stop, place = start + len(part.tokens), heads.index(part.head) * size
+            found[part], start = outputs[:, start:stop, place : place + size], stop
+        return _divide(found, factors) if factors and self.passes.late_division else found
+
+    def _keys_and_values(
+        self, parts: Sequence[Part], k: Array, v: Array
+    ) -> tuple[Array, Array, dict[AttentionKind, slice]]:
+        """Keys and values of all kinds, and which of them are each kind's own.
+
+        Linformer's are E k and F v, of all images in one product.
+        """
+        kinds = dict.fromkeys(part.kind for part in parts)
+        batch, tokens, width = k.shape
+        if AttentionKind.LINFORMER not in kinds:
+            return k, v, dict.fromkeys(kinds, slice(0, tokens))
+        projection, both = self.learned["projection"], jnp.concatenate([k, v], axis=-1)
+        count = projection.shape[0] // 2
+        projected = projection @ both.transpose(1, 0, 2).reshape(tokens, -1)
+        projected = projected.reshape(2 * count, batch, 2 * width).transpose(1, 0, 2)
+        keys, values = projected[:, :count, :width], projected[:, count:, width:]
+        if len(kinds) == 1:
+            return keys, values, {AttentionKind.LINFORMER: slice(0, count)}
+        own_keys = dict.fromkeys(kinds, slice(0, tokens))
+        own_keys[AttentionKind.LINFORMER] = slice(tokens, tokens + count)
+        return (
+            jnp.concatenate([k, keys], axis=1),
+            jnp.concatenate([v, values], axis=1),
+            own_keys,
+        )
+
+    def _weights(self, scores: Scores) -> Scores:
+        """Weights before any division; scaling's and THE-X's are the scores."""
+        weights = dict(scores)
+        ramps = [(kind, offset) for kind in scores for offset in _RAMPS.get(kind, ())]
+        if ramps:
+            positive = _together(jax.nn.relu, [scores[kind] + offset for kind, offset in ramps])
+            for (kind, _), own in zip(ramps, positive, strict=True):
+                weights[kind] = own if weights[kind] is scores[kind] else weights[kind] - own
+        roots = self._softmax_roots(scores)
+        if AttentionKind.QUAD2 in scores:
+            roots[AttentionKind.QUAD2] = scores[AttentionKind.QUAD2] + self.config.quad2_offset
+        if AttentionKind.SQUARE in scores:
+            roots[AttentionKind.SQUARE] = scores[AttentionKind.SQUARE]
+        if roots:
+            weights |= dict(zip(roots, _together(_square, list(roots.values())), strict=True))
+        return weights
+
+    def _softmax_roots(self, scores: Scores) -> Scores:
+        """Rows whose squares are proportional to exp(2 s), and sum to between 1 and n.
+
+            b = exp(s - mean s),  w = (b / (sqrt(n) mean b))^2
+
+        A row of b has a mean of at least one, and its squares after that crude division
+        a sum that is bounded whatever the image: so neither needs a maximum.
+        """
+        own = [kind for kind in EXPONENTIAL if kind in scores]
+        if not own:
+            return {}
+        exponential, temper = self.functions.exponential, self.functions.temper
+        assert exponential is not None
+        assert temper is not None
+        powers = _together(exponential, [scores[kind] - _mean(scores[kind]) for kind in own])
+        levels = _together(temper, [_mean(power)[..., 0] for power in powers])
+        levels = [
+            level * (1 / math.sqrt(power.shape[-1]))
+            for level, power in zip(levels, powers, strict=True)
+        ]
+        return dict(zip(own, _scale_rows(powers, levels), strict=True))
+
+    def _factors(self, scores: Scores, weights: Scores) -> Scores:
+        """What the rows of kinds that divide are multiplied by."""
+        factors: Scores = {}
+        if normalised := [kind for kind in weights if kind in NORMALISED]:
+            denominator = self.functions.denominator
+            assert denominator is not None
+            sums = [weights[kind].sum(axis=-1) for kind in normalised]
+            factors |= dict(zip(normalised, _together(denominator, sums), strict=True))
+        if AttentionKind.THE_X in scores:
+            factors[AttentionKind.THE_X] = self._inverse_of_the_x(scores[AttentionKind.THE_X])
+        return factors
+
+    def _inverse_of_the_x(self, scores: Array) -> Array:
+        """T of every row; its divisions by n are in its weights."""
+        cube = self.functions.cube or rectified_cube
+        x = cube(scores).sum(axis=-1).reshape(-1, 1)
+        for name in ("hidden_0", "hidden_1", "output"):
+            own = self.learned["inverse"][name]
+            x = x @ own["kernel"] + own["bias"]
+            x = x if name == "output" else jax.nn.relu(x)
+        return x.reshape(scores.shape[:2])
 
 
-def _linear_is_shorter(queries: int, keys: int, config: ModelConfig) -> bool:
-    """Whether q (k' v) opens fewer numbers than (q k') v."""
-    width = config.width
-    linear = 2 * keys * width + queries * width + width * width
-    quadratic = queries * config.heads * (width + keys) + 2 * keys * width
-    return linear <= quadratic
+def _divide(outputs: dict[Part, Array], factors: Scores) -> dict[Part, Array]:
+    """Rows of outputs times the factors of their kinds, in one product."""
+    divided = [part for part in outputs if part.kind in factors]
+    rows = jnp.concatenate([outputs[part] for part in divided], axis=1)
+    own = jnp.concatenate([factors[kind] for kind in _rows_by_kind(divided)], axis=1)
+    (rows,) = _scale_rows([rows], [own])
+    ends = np.cumsum([len(part.tokens) for part in divided])[:-1]
+    return outputs | dict(zip(divided, jnp.split(rows, ends, axis=1), strict=True))
+
+
+def _heads(parts: Sequence[Part]) -> list[int]:
+    return sorted({part.head for part in parts})
+
+
+def _rows_by_kind(parts: Sequence[Part]) -> dict[AttentionKind, slice]:
+    """Where the rows of each kind stand, when those of all parts are put in a line."""
+    rows: dict[AttentionKind, slice] = {}
+    stop = 0
+    for part in parts:
+        start = rows[part.kind].start if part.kind in rows else stop
+        stop += len(part.tokens)
+        rows[part.kind] = slice(start, stop)
+    return rows
+
+
+def _together(function: Callable[..., Array], *operands: Sequence[Array]) -> list[Array]:
+    """An elementwise function of several arrays at once, in the exchanges of one."""
+    if len(operands[0]) == 1:
+        return [function(*(arrays[0] for arrays in operands))]
+    flat = [jnp.concatenate([array.ravel() for array in arrays]) for arrays in operands]
+    ends = np.cumsum([array.size for array in operands[0]])[:-1]
+    pieces = jnp.split(function(*flat), ends)
+    return [piece.reshape(array.shape) for piece, array in zip(pieces, operands[0], strict=True)]
+
+
+def _square(x: Array) -> Array:
+    return x * x
+
+
+def _mean(x: Array) -> Array:
+    return x.sum(axis=-1, keepdims=True) * (1 / x.shape[-1])
+
+
+def _scale_rows(arrays: Sequence[Array], factors: Sequence[Array]) -> list[Array]:
+    """Every row of each array times its own number."""
+    whole = [
+        jnp.broadcast_to(factor[..., None], array.shape)
+        for factor, array in zip(factors, arrays, strict=True)
+    ]
+    return _together(jnp.multiply, arrays, whole)
 
 
 def _product(a: Array, b: Array, *, transposed: bool = False) -> Array:
@@ -65,55 +323,29 @@ def _product(a: Array, b: Array, *, transposed: bool = False) -> Array:
     return lax.dot_general(a, b, (axes, ((0,), (0,))))
 
 
-def _head_of_column(config: ModelConfig) -> np.ndarray:
-    return np.repeat(np.arange(config.heads), config.head_dim)
+def _product_by_head(rows: Array, blocks: Array) -> Array:
+    """rows[h] blocks[h] for all heads in one product, in the form that opens fewer numbers.
 
-
-def _spread(q: Array, config: ModelConfig) -> Array:
-    """Every head's queries as rows of their own, with zeros in the columns of other heads.
-
-    One product with all keys then gives the scores of all heads. A public choice,
-    not a multiplication: it costs neither an exchange nor a rounding.
+    Either the blocks stand beside each other on a diagonal, or the rows do.
     """
-    batch, queries, width = q.shape
-    own = np.arange(config.heads)[:, None, None] == _head_of_column(config)[None, None, :]
-    own = np.broadcast_to(own, (batch, config.heads, queries, width))
-    spread = jnp.where(own, jnp.broadcast_to(q[:, None], own.shape), 0.0)
-    return spread.reshape(batch, config.heads * queries, width)
+    batch, heads, queries, size = rows.shape
+    if queries <= size:
+        spread = [_pad(rows[:, head], head * size, heads * size) for head in range(heads)]
+        stacked = blocks.reshape(batch, heads * size, size)
+        return _product(jnp.concatenate(spread, axis=1), stacked).reshape(rows.shape)
+    beside = rows.transpose(0, 2, 1, 3).reshape(batch, queries, heads * size)
+    diagonal = [_pad(blocks[:, head], head * size, heads * size) for head in range(heads)]
+    outputs = _product(beside, jnp.concatenate(diagonal, axis=1))
+    return outputs.reshape(batch, queries, heads, size).transpose(0, 2, 1, 3)
 
 
-def _own_blocks(kv: Array, config: ModelConfig) -> Array:
-    """k' v of every head with itself; what it has with others is dropped."""
-    head = _head_of_column(config)
-    own = np.broadcast_to(head[:, None] == head[None, :], kv.shape)
-    return jnp.where(own, kv, 0.0)
+def _columns(x: Array, heads: Sequence[int], size: int) -> Array:
+    """The columns of some heads."""
+    own = [head * size + column for head in heads for column in range(size)]
+    return gather(x, own, axis=2)
 
 
-def _gather_blocks(outputs: Array, config: ModelConfig) -> Array:
-    """Of every head's rows the columns of its own values, side by side."""
-    rows, size = outputs.shape[1] // config.heads, config.head_dim
-    own = [
-        outputs[:, head * rows : (head + 1) * rows, head * size : (head + 1) * size]
-        for head in range(config.heads)
-    ]
-    return jnp.concatenate(own, axis=-1)
-
-
-def _rows(scores: Array, places: range, queries: int) -> Array:
-    return scores[:, places.start * queries : places.stop * queries]
-
-
-def _weights(scores: Array, queries: int, order: HeadOrder, config: ModelConfig) -> Array:
-    rectified, squared = order.rectified, order.squared
-    parts = []
-    if rectified:
-        parts.append(jax.nn.relu(_rows(scores, rectified, queries)))
-    if squared:
-        own = _rows(scores, squared, queries)
-        offset = [config.quad2_offset if place in order.normalised else 0.0 for place in squared]
-        own = own + np.repeat(np.asarray(offset, np.float32), queries)[None, :, None]
-        parts.append(own * own)
-    rest = range(len(rectified) + len(squared), len(order.heads))
-    if rest:
-        parts.append(_rows(scores, rest, queries))
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+def _pad(x: Array, before: int, width: int) -> Array:
+    """Columns of zeros around; a public choice, not a multiplication."""
+    after = width - before - x.shape[-1]
+    return x if not before and not after else jnp.pad(x, ((0, 0), (0, 0), (before, after)))

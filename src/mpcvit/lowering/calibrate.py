@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
-from mpcvit.arch import Architecture, MlpForm
-from mpcvit.config import ModelConfig, NormForm
-from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS
-from mpcvit.lowering.fold import Weights, mlp_forms
-from mpcvit.lowering.heads import order_heads
+from mpcvit.arch import Architecture
+from mpcvit.config import ModelConfig
+from mpcvit.lowering.fold import Weights
+from mpcvit.lowering.functions import exact_functions
 from mpcvit.lowering.network import forward
-from mpcvit.model.layers import activate
+from mpcvit.lowering.passes import ALL_PASSES, Passes
 
 _BATCH = 64
 LOW_SHARE = 1e-3  # of the rows whose denominators may lie below a reciprocal's interval
@@ -53,16 +53,6 @@ class Tap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerTaps:
-    """The exact functions of one layer."""
-
-    norm1: Tap | None
-    denominator: Tap | None
-    norm2: Tap | None
-    activation: Tap | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Ranges:
     """What every stand-in of a network was given."""
 
@@ -76,44 +66,24 @@ def calibrate(
     weights: Weights,
     images: np.ndarray,
     progress: Callable[[int], None] = lambda done: None,
+    *,
+    passes: Passes = ALL_PASSES,
 ) -> tuple[Ranges, np.ndarray]:
     """Run the exact network over normalised images; give the ranges, and its logits."""
-    taps, norm = exact_functions(config, architecture)
+    functions = exact_functions(config, architecture).wrapped(lambda place, own: Tap(own))
     logits = []
     for start in range(0, len(images), _BATCH):
-        part = images[start : start + _BATCH]
-        logits.append(forward(config, architecture, taps, norm, weights, jnp.asarray(part)))
+        part = jnp.asarray(images[start : start + _BATCH])
+        logits.append(forward(config, architecture, functions, passes, weights, part))
         progress(start + len(part))
+
+    def seen(function: Any) -> Range | None:
+        return None if function is None else function.range()
+
     ranges = Ranges(
         layers=tuple(
-            {name: tap.range() if tap is not None else None for name, tap in vars(layer).items()}
-            for layer in taps
+            {name: seen(own) for name, own in vars(layer).items()} for layer in functions.layers
         ),
-        norm=norm.range() if norm is not None else None,
+        norm=seen(functions.norm),
     )
     return ranges, np.concatenate(logits)
-
-
-def exact_functions(
-    config: ModelConfig, architecture: Architecture
-) -> tuple[list[LayerTaps], Tap | None]:
-    """What each stand-in stands for, in float32."""
-
-    def norm() -> Tap | None:
-        if config.norm is NormForm.LINEAR:
-            return None
-        return Tap(lambda x: lax.rsqrt(x + config.norm_eps))
-
-    layers = []
-    for layer in architecture.layers:
-        divides = bool(order_heads(layer.heads).normalised)
-        bends = config.activation in EVEN_ACTIVATIONS and MlpForm.ACTIVATED in mlp_forms(layer)
-        layers.append(
-            LayerTaps(
-                norm1=norm(),
-                denominator=Tap(lambda x: 1 / (x + config.attention_eps)) if divides else None,
-                norm2=norm(),
-                activation=Tap(lambda x: activate(config.activation, x)) if bends else None,
-            )
-        )
-    return layers, norm()

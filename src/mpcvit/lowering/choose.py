@@ -12,9 +12,11 @@ from mpcvit.lowering.even_chain import EvenChain, fit_even_chain
 from mpcvit.lowering.inverse_root import InverseRoot, fit_inverse_root
 from mpcvit.lowering.plan import LayerPlan, Plan
 from mpcvit.lowering.reciprocal import Reciprocal, fit_reciprocal
+from mpcvit.lowering.steep_chain import Steep, SteepChain, fit_steep_chain
 
 ERROR_BUDGET = 0.01
 _TIGHTEST = 1e-5
+_TEMPER = 0.05  # error of a temper, which cancels: the denominator divides by what it leaves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,9 @@ class Tolerances:
     """Largest errors that a stand-in may declare: relative ones, and GeLU's absolute one."""
 
     norm: float = 1e-2
+    exponential: float = 1e-2
+    cube: float = 2e-2
+    length: float = 1e-2
     denominator: float = 2e-2
     activation: float = 1e-2
 
@@ -31,6 +36,9 @@ class Margins:
     """How far beyond what calibration saw an interval reaches, as factors."""
 
     norm: float = 1.5
+    exponential: float = 10.0  # of exp(x), whose largest values are rare and far apart
+    cube: float = 1.25
+    length: float = 1.5
     denominator: float = 1.5
     activation: float = 1.15
 
@@ -113,12 +121,47 @@ def choose(
         low, high = seen.low / margins.norm, seen.high * margins.norm
         return fit_inverse_root(low, high, config.norm_eps, tolerances.norm)
 
-    def denominator(seen: Range | None) -> Reciprocal | None:
+    def exponential(seen: Range | None) -> SteepChain | None:
+        if seen is None:
+            return None
+        room = math.log(margins.exponential)
+        low, high = _in_halves(min(seen.low, -1.0) - room / 2, max(seen.high, 1.0) + room)
+        return fit_steep_chain(Steep.EXP, low, high, tolerances.exponential)
+
+    def temper(seen: Range | None) -> Reciprocal | None:
+        if seen is None:
+            return None
+        high = max(seen.high, 1.0) * margins.exponential
+        return fit_reciprocal(max(0.9, 1e-5 * high), high, _TEMPER)
+
+    def cube(seen: Range | None) -> SteepChain | None:
+        if seen is None:
+            return None
+        low, high = _in_halves(seen.low * margins.cube, seen.high * margins.cube)
+        try:
+            return fit_steep_chain(Steep.RECTIFIED_CUBE, low, high, tolerances.cube)
+        except UserError:
+            if tolerances.cube < Tolerances.cube:
+                raise
+            return None  # a comparison takes its place
+
+    def length(seen: Range | None) -> InverseRoot | None:
+        if seen is None:
+            return None
+        high = max(seen.high, 1e-6) * margins.length
+        # what is shorter is scaled by about as much as the shortest of the interval
+        low = max(seen.low_share / margins.length, 1e-3 * high)
+        return fit_inverse_root(low, high, config.xnorm_eps, tolerances.length)
+
+    def denominator(seen: Range | None, *, is_tempered: bool) -> Reciprocal | None:
         if seen is None:
             return None
         high = max(seen.high, 1e-3) * margins.denominator
         # lower ones fade out, so that the few there are need not be paid for
         low = max(seen.low_share, 1e-4 * high)
+        if is_tempered:  # known without an image: from 1 to the number of keys
+            low = min(low, 1.0) * (1 - _TEMPER) ** 2
+            high = max(high, config.tokens * (1 + _TEMPER) ** 2)
         return fit_reciprocal(low, high, tolerances.denominator)
 
     def activation(seen: Range | None) -> EvenChain | None:
@@ -133,7 +176,14 @@ def choose(
         layers=tuple(
             LayerPlan(
                 norm1=norm(layer["norm1"]),
-                denominator=denominator(layer["denominator"]),
+                exponential=exponential(layer["exponential"]),
+                temper=temper(layer["temper"]),
+                cube=cube(layer["cube"]),
+                query_length=length(layer["query_length"]),
+                product_length=length(layer["product_length"]),
+                denominator=denominator(
+                    layer["denominator"], is_tempered=layer["temper"] is not None
+                ),
                 norm2=norm(layer["norm2"]),
                 activation=activation(layer["activation"]),
             )
@@ -141,3 +191,8 @@ def choose(
         ),
         norm=norm(ranges.norm),
     )
+
+
+def _in_halves(low: float, high: float) -> tuple[float, float]:
+    """An interval's ends at multiples of a half, so that layers share what is slow to fit."""
+    return math.floor(2 * low) / 2, math.ceil(2 * high) / 2

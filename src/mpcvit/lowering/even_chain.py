@@ -1,19 +1,19 @@
 """GeLU without a comparison: half of x, and an even function by a chain of products."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jax import Array
 from numpy.polynomial import chebyshev
-from scipy.optimize import least_squares
 from scipy.special import erf, expit
 
 from mpcvit.config import Activation
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximation import largest_error
+from mpcvit.lowering.chain import Chain, fit_chain
 
 EVEN_ACTIVATIONS = (Activation.GELU, Activation.GELU_TANH, Activation.GELU_SIGMOID)
 
@@ -22,15 +22,10 @@ EVEN_ACTIVATIONS = (Activation.GELU, Activation.GELU_TANH, Activation.GELU_SIGMO
 class EvenChain:
     """x / 2 plus an even polynomial, in one product a level.
 
-        z = 2 x^2 / bound^2 - 1
-        f_0 = 1,  f_1 = z,  f_2 = z^2
-        f_k = (sum_j left[k][j] f_j) (sum_j right[k][j] f_j)
-        y = x / 2 + sum_k output[k] f_k
+        y = x / 2 + chain(2 x^2 / bound^2 - 1)
 
-    All three forms of GeLU are x / 2 plus an even function. A chain of p products
-    after x^2 reaches degree 2^p in x^2, and its numbers are fitted as a whole:
-    four come close to the best polynomial of degree 15, which by its powers
-    would take eight products.
+    All three forms of GeLU are x / 2 plus an even function; `left`, `right` and
+    `output` are the numbers of its `Chain` of p products.
     Range: on [-bound, bound] off by at most `max_error`; beyond, it grows with
     the degree, as any polynomial does.
     Secure cost: p + 1 exchanges and as many products of the array; no comparison.
@@ -45,16 +40,15 @@ class EvenChain:
 
     kind: ClassVar[str] = "even_chain"
     is_relative: ClassVar[bool] = False
+    floor: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
-        sizes = [3 + index for index in range(len(self.left))]
-        if not (
-            self.bound > 0
-            and [len(row) for row in self.left] == sizes
-            and [len(row) for row in self.right] == sizes
-            and len(self.output) == 3 + len(self.left)
-        ):
-            raise UserError("the numbers of a chain of products do not fit each other")
+        if self.bound <= 0:
+            raise UserError("a chain's bound must be positive")
+        self._chain()  # its numbers must fit each other
+
+    def _chain(self) -> Chain:
+        return Chain(left=self.left, right=self.right, output=self.output)
 
     @property
     def domain(self) -> tuple[float, float]:
@@ -62,25 +56,13 @@ class EvenChain:
 
     @property
     def exchanges(self) -> int:
-        return 2 + len(self.left)
+        return 1 + self._chain().products
 
     def __call__(self, x: Array) -> Array:
-        z = x * x * (2 / self.bound**2) - 1
-        terms = [z, z * z]
-        for left, right in zip(self.left, self.right, strict=True):
-            terms.append(_combine(terms, left) * _combine(terms, right))
-        return _combine([x, *terms], (self.output[0], 0.5, *self.output[1:]))
+        return x * 0.5 + self._chain()(x * x * (2 / self.bound**2) - 1)
 
     def exact(self, x: np.ndarray) -> np.ndarray:
         return _exact(self.activation, np.asarray(x, np.float64))
-
-
-def _combine(terms: list[Any], weights: tuple[float, ...]) -> Any:
-    """weights[0] + sum_k weights[k + 1] terms[k]."""
-    total: Any = weights[0]
-    for term, weight in zip(terms, weights[1:], strict=True):
-        total = total + (term if weight == 1 else term * weight)
-    return total
 
 
 def _exact(activation: Activation, x: np.ndarray) -> np.ndarray:
@@ -131,67 +113,10 @@ def _least_error(activation: Activation, bound: float, degree: int) -> float:
 
 
 def _fit(activation: Activation, bound: float, products: int, tolerance: float) -> EvenChain:
-    """Gauss-Newton from random starts; the outer sum is solved for in every step."""
     z = np.cos(np.linspace(0, np.pi, 161))
     x = bound * np.sqrt((z + 1) / 2)
     even = _exact(activation, x) - x / 2
-    sizes = [3 + index for index in range(products - 1)]
-    rng = np.random.default_rng(0)
-    best: EvenChain | None = None
-    for _ in range(6):
-        numbers = 0.5 * rng.standard_normal(sum(2 * size - 1 for size in sizes))
-        weights = np.ones_like(z)
-        for _ in range(3):
-
-            def residual(numbers: np.ndarray, weights: np.ndarray = weights) -> np.ndarray:
-                terms = _terms(z, *_split(numbers, sizes))
-                output = np.linalg.lstsq(terms * weights[:, None], even * weights, rcond=None)[0]
-                return weights * (terms @ output - even)
-
-            numbers = least_squares(residual, numbers, max_nfev=60).x
-            left, right = _split(numbers, sizes)
-            terms = _terms(z, left, right)
-            output = np.linalg.lstsq(terms * weights[:, None], even * weights, rcond=None)[0]
-            error = np.abs(terms @ output - even)
-            chain = EvenChain(
-                activation=activation,
-                bound=bound,
-                left=left,
-                right=right,
-                output=tuple(float(value) for value in output),
-                max_error=float(error.max()),
-            )
-            if best is None or chain.max_error < best.max_error:
-                best = chain
-            weights = weights * np.sqrt(error / error.max() + 0.05)
-            weights /= weights.mean()
-        if best is not None and best.max_error <= 0.8 * tolerance:
-            break
-    assert best is not None
+    chain = fit_chain(z, even, np.full_like(z, tolerance), products)
+    best = EvenChain(activation=activation, bound=bound, max_error=math.inf, **vars(chain))
     # as much again for rounding, in fixed point and in float32
-    measured = largest_error(best) + bound * 2.0**-18
-    return EvenChain(**{**vars(best), "max_error": measured})
-
-
-def _split(
-    numbers: np.ndarray, sizes: list[int]
-) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
-    """Left factors end in a 1, as their scale is free; right ones are given whole."""
-    left, right, place = [], [], 0
-    for size in sizes:
-        left.append((*(float(value) for value in numbers[place : place + size - 1]), 1.0))
-        place += size - 1
-        right.append(tuple(float(value) for value in numbers[place : place + size]))
-        place += size
-    return tuple(left), tuple(right)
-
-
-def _terms(
-    z: np.ndarray,
-    left: tuple[tuple[float, ...], ...],
-    right: tuple[tuple[float, ...], ...],
-) -> np.ndarray:
-    terms = [z, z * z]
-    for one, other in zip(left, right, strict=True):
-        terms.append(_combine(terms, one) * _combine(terms, other))
-    return np.stack([np.ones_like(z), *terms], axis=1)
+    return replace(best, max_error=largest_error(best) + bound * 2.0**-18)

@@ -3,10 +3,9 @@
 Gains and biases of norms, 1 / sqrt(head_dim) and 1 / n move into the linears that
 read them. What only norms read is centred where it is written, by
 `C = I - 11'/width` on the writers' columns: then a norm finds the mean to be zero
-and needs none. Heads are put in the order of their kinds. All of it in float64.
+and needs none. All of it in float64.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -15,52 +14,96 @@ import numpy as np
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.checkpoint import Parameters
 from mpcvit.config import BlockForm, ModelConfig, NormForm, Pooling
-from mpcvit.lowering.heads import order_heads
+from mpcvit.lowering.heads import folded_scale, kinds_of
+from mpcvit.lowering.passes import ALL_PASSES, Passes
 from mpcvit.model.vit import init_parameters
 
 Weights = dict[str, Any]
+_LEAST_GAIN = 1e-4  # of XNorm, in a head that has rows of other kinds too
 
 
-def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters) -> Weights:
+def fold(
+    config: ModelConfig,
+    architecture: Architecture,
+    parameters: Parameters,
+    passes: Passes = ALL_PASSES,
+) -> Weights:
     """The weights of a lowered network, by stage."""
     exact = _float64(parameters)
-    centring = _centring(config)
-    weights: Weights = {"embed": _embed(config, exact["embed"], centring)}
+    weights: Weights = {}
+    if not passes.fold_norms:
+        exact, weights = _set_norms_apart(exact)
+    centring = _centring(config, passes)
+    weights["embed"] = _embed(config, exact["embed"], centring)
     for index, layer in enumerate(architecture.layers):
         own = exact[f"blocks_{index}"]
         weights[f"blocks_{index}"] = {
+            **weights.get(f"blocks_{index}", {}),
             **_attention(config, layer, own, centring),
-            "mlp": _mlp(config, layer, own, centring),
+            "mlp": _mlp(config, layer, own, centring, passes),
         }
-    weights["head"] = _after_norm(exact["norm"], exact["head"]["kernel"], exact["head"]["bias"])
+    weights["head"] = {
+        **weights.get("head", {}),
+        **_after_norm(exact["norm"], exact["head"]["kernel"], exact["head"]["bias"]),
+    }
     return _float32(weights)
 
 
-def weight_shapes(config: ModelConfig, architecture: Architecture) -> Weights:
+def weight_shapes(
+    config: ModelConfig, architecture: Architecture, passes: Passes = ALL_PASSES
+) -> Weights:
     """The tree that `fold` gives, of zeros: shapes are public."""
     shapes = jax.eval_shape(lambda: init_parameters(config, architecture, seed=0))
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
-    return fold(config, architecture, zeros)
+    return fold(config, architecture, zeros, passes)
 
 
-def mlp_forms(layer: LayerArchitecture) -> frozenset[MlpForm]:
-    """The distinct functions of an MLP: two linears in a row are always fused."""
+def mlp_forms(layer: LayerArchitecture, passes: Passes = ALL_PASSES) -> frozenset[MlpForm]:
+    """The distinct functions of an MLP."""
     forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,)
-    return frozenset(lowered_form(form) for form in forms)
+    return frozenset(lowered_form(form, passes) for form in forms)
 
 
-def lowered_form(form: MlpForm) -> MlpForm:
-    """
+def lowered_form(form: MlpForm, passes: Passes = ALL_PASSES) -> MlpForm:
+    """Two linears in a row are fused, unless told otherwise; before a ReLU always.
+
     >>> lowered_form(MlpForm.LINEAR)
     <MlpForm.FUSED: 'fused'>
     """
-    return {MlpForm.LINEAR: MlpForm.FUSED, MlpForm.LINEAR_RELU: MlpForm.FUSED_RELU}.get(form, form)
+    match form:
+        case MlpForm.LINEAR | MlpForm.FUSED:
+            return MlpForm.FUSED if passes.fuse_linears else MlpForm.LINEAR
+        case MlpForm.LINEAR_RELU:
+            return MlpForm.FUSED_RELU
+        case _:
+            return form
 
 
-def _centring(config: ModelConfig) -> np.ndarray:
-    """C, or nothing where norms keep the mean."""
+def is_centred(config: ModelConfig, passes: Passes) -> bool:
+    """Whether tokens are written with a mean of zero; linear norms keep the mean."""
+    return passes.centre_writers and config.norm is not NormForm.LINEAR
+
+
+def _set_norms_apart(exact: Any) -> tuple[Any, Weights]:
+    """Parameters whose norms have no gain and bias, and these gains and biases by stage."""
+
+    def plain(norm: Any) -> Weights:
+        return {"scale": np.ones_like(norm["scale"]), "bias": np.zeros_like(norm["bias"])}
+
+    rest: Any = {**exact, "norm": plain(exact["norm"])}
+    apart: Weights = {"head": {"norm": exact["norm"]}}
+    for name in exact:
+        if name.startswith("blocks_"):
+            norms = {place: exact[name][place] for place in ("norm1", "norm2")}
+            apart[name] = norms
+            rest[name] = {**exact[name], **{place: plain(own) for place, own in norms.items()}}
+    return rest, apart
+
+
+def _centring(config: ModelConfig, passes: Passes) -> np.ndarray:
+    """C, or nothing where norms see to the mean."""
     identity = np.eye(config.width)
-    return identity if config.norm is NormForm.LINEAR else identity - 1 / config.width
+    return identity - 1 / config.width if is_centred(config, passes) else identity
 
 
 def _embed(config: ModelConfig, own: Any, centring: np.ndarray) -> Weights:
@@ -81,39 +124,66 @@ def _after_norm(norm: Any, kernel: np.ndarray, bias: np.ndarray | float) -> Weig
 def _attention(
     config: ModelConfig, layer: LayerArchitecture, own: Any, centring: np.ndarray
 ) -> dict[str, Weights]:
-    width, head_dim = config.width, config.head_dim
-    qkv = own["attention"]["qkv"]
-    order = order_heads(layer.heads)
-    columns = np.concatenate([head * head_dim + np.arange(head_dim) for head in order.heads])
-    scale = np.repeat([_score_scale(config, kind) for kind in order.kinds], head_dim)
-    three = np.concatenate([part * width + columns for part in range(3)])
-    factors = np.concatenate([scale, np.ones(2 * width)])
+    """Gamma of XNorm and every constant factor of scores move into the weights around.
+
+    XNorm does not see the scale of v, so where a head has rows of other kinds too,
+    its values are divided by what its outputs are multiplied by.
+    """
+    head_dim, attention = config.head_dim, own["attention"]
+    scale = np.array([folded_scale(config, choice) for choice in layer.heads])
+    gain, share = np.ones(config.heads), np.ones(config.heads)
+    for head, kinds in enumerate(map(kinds_of, layer.heads)):
+        if AttentionKind.XNORM in kinds:
+            gain[head] = attention["gamma"][head] ** 2
+            if len(kinds) > 1:
+                gain[head] = max(gain[head], _LEAST_GAIN)
+                share[head] = 1 / gain[head]
+    factors = np.repeat(np.concatenate([scale, np.ones(config.heads), share]), head_dim)
+    qkv, proj = attention["qkv"], attention["proj"]
     folded = _after_norm(own["norm1"], qkv["kernel"], qkv.get("bias", 0.0))
-    proj = own["attention"]["proj"]
-    return {
-        "qkv": {
-            "kernel": folded["kernel"][:, three] * factors,
-            "bias": folded["bias"][three] * factors,
+    weights = {
+        "qkv": {name: value * factors for name, value in folded.items()},
+        "proj": {
+            "kernel": np.repeat(gain, head_dim)[:, None] * proj["kernel"] @ centring,
+            "bias": proj["bias"] @ centring,
         },
-        "proj": {"kernel": proj["kernel"][columns] @ centring, "bias": proj["bias"] @ centring},
     }
+    if learned := _learned(config, layer, attention):
+        weights["learned"] = learned
+    return weights
 
 
-def _score_scale(config: ModelConfig, kind: AttentionKind) -> float:
-    scale = 1 / math.sqrt(config.head_dim)
-    return scale / config.tokens if kind is AttentionKind.SCALING else scale
+def _learned(config: ModelConfig, layer: LayerArchitecture, attention: Any) -> Weights:
+    """Parameters of Linformer, both in one array, and of THE-X's network, with its 1 / n."""
+    learned: Weights = {}
+    if AttentionKind.LINFORMER in layer.kinds:
+        both = [attention["key_projection"], attention["value_projection"]]
+        learned["projection"] = np.concatenate(both)
+    if AttentionKind.THE_X in layer.kinds:
+        inverse = attention["inverse"]
+        first, output = inverse["hidden_0"], inverse["output"]
+        learned["inverse"] = {
+            "hidden_0": {"kernel": first["kernel"] / config.tokens, "bias": first["bias"]},
+            "hidden_1": inverse["hidden_1"],
+            "output": {name: value / config.tokens for name, value in output.items()},
+        }
+    return learned
 
 
 def _mlp(
-    config: ModelConfig, layer: LayerArchitecture, own: Any, centring: np.ndarray
+    config: ModelConfig,
+    layer: LayerArchitecture,
+    own: Any,
+    centring: np.ndarray,
+    passes: Passes,
 ) -> dict[str, Weights]:
     """Of the lite form the norm's output is residual too, and its gain joins the product."""
     up, down, norm = own["mlp"]["up"], own["mlp"]["down"], own["norm2"]
     lite = config.block is BlockForm.LITE
     gain, shift = np.diag(norm["scale"]), norm["bias"]
     weights: dict[str, Weights] = {}
-    for form in mlp_forms(layer):
-        if form is MlpForm.ACTIVATED:
+    for form in mlp_forms(layer, passes):
+        if form in (MlpForm.ACTIVATED, MlpForm.LINEAR):
             weights["up"] = _after_norm(norm, up["kernel"], up["bias"])
             kernel = np.concatenate([gain, down["kernel"]]) if lite else down["kernel"]
             bias = down["bias"] + (shift if lite else 0.0)

@@ -1,70 +1,75 @@
-"""Heads in an order that puts those of a kind together, and what each kind asks for."""
+"""Which query rows of a layer each kind computes, and the scale that its scores want."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mpcvit.arch import AttentionKind, HeadChoice
-from mpcvit.errors import UserError
+from mpcvit.config import ModelConfig
 
-# Neighbours share a step: the first two a ReLU, the middle two a denominator, the next a square.
-_ORDER = (
-    AttentionKind.RELU,
+NORMALISED = (
     AttentionKind.RELU_SOFTMAX,
     AttentionKind.QUAD2,
-    AttentionKind.SQUARE,
-    AttentionKind.SCALING,
+    AttentionKind.SOFTMAX,
+    AttentionKind.LINFORMER,
 )
-_RECTIFIED = {AttentionKind.RELU, AttentionKind.RELU_SOFTMAX}
-_NORMALISED = {AttentionKind.RELU_SOFTMAX, AttentionKind.QUAD2}
-_SQUARED = {AttentionKind.QUAD2, AttentionKind.SQUARE}
+EXPONENTIAL = (AttentionKind.SOFTMAX, AttentionKind.LINFORMER)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadOrder:
-    """Where each head of a layer stands once they are grouped.
+class Part:
+    """Rows of one head that one kind computes."""
 
-    `heads[i]` is the original number of the head at place i; the ranges are
-    of places.
-    """
-
-    heads: tuple[int, ...]
-    kinds: tuple[AttentionKind, ...]
-
-    @property
-    def rectified(self) -> range:
-        return self._places(_RECTIFIED)
-
-    @property
-    def normalised(self) -> range:
-        return self._places(_NORMALISED)
-
-    @property
-    def squared(self) -> range:
-        return self._places(_SQUARED)
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether no score needs to be formed at all."""
-        return set(self.kinds) == {AttentionKind.SCALING}
-
-    def _places(self, kinds: set[AttentionKind]) -> range:
-        own = [place for place, kind in enumerate(self.kinds) if kind in kinds]
-        return range(own[0], own[-1] + 1) if own else range(0)
+    kind: AttentionKind
+    head: int
+    tokens: tuple[int, ...]
 
 
-def order_heads(choices: Sequence[HeadChoice]) -> HeadOrder:
-    """Group a layer's heads by kind.
+def split_heads(choices: Sequence[HeadChoice], queries: int) -> tuple[Part, ...]:
+    """The first `queries` rows of all heads, those of a kind together.
 
     >>> s, r = AttentionKind.SCALING, AttentionKind.RELU_SOFTMAX
-    >>> order_heads([s, r, s, r]).heads
-    (1, 3, 0, 2)
+    >>> [(part.head, part.tokens) for part in split_heads([s, (r, s, r)], queries=3)]
+    [(1, (0, 2)), (0, (0, 1, 2)), (1, (1,))]
     """
-    kinds: list[AttentionKind] = []
-    for choice in choices:
-        if isinstance(choice, tuple):
-            raise UserError("heads whose rows are of several kinds cannot be lowered yet")
-        if choice not in _ORDER:
-            raise UserError(f"{choice.value} attention cannot be lowered yet")
-        kinds.append(choice)
-    heads = sorted(range(len(kinds)), key=lambda head: _ORDER.index(kinds[head]))
-    return HeadOrder(heads=tuple(heads), kinds=tuple(kinds[head] for head in heads))
+    tokens_of: dict[tuple[AttentionKind, int], list[int]] = {}
+    for head, choice in enumerate(choices):
+        kinds = choice if isinstance(choice, tuple) else (choice,) * queries
+        for token, kind in enumerate(kinds[:queries]):
+            tokens_of.setdefault((kind, head), []).append(token)
+    return tuple(
+        Part(kind=kind, head=head, tokens=tuple(tokens))
+        for (kind, head), tokens in sorted(tokens_of.items(), key=lambda item: item[0])
+    )
+
+
+def kinds_of(choice: HeadChoice) -> frozenset[AttentionKind]:
+    return frozenset(choice) if isinstance(choice, tuple) else frozenset((choice,))
+
+
+def score_scale(config: ModelConfig, kind: AttentionKind) -> float:
+    """What q k' is multiplied by: 1 / sqrt(head_dim), and the constants of a kind.
+
+    Softmax takes half its scores, since it squares what it makes of them;
+    sparsemax's ramp has slope one half; XNorm takes queries as they are.
+    """
+    scale = 1 / math.sqrt(config.head_dim)
+    match kind:
+        case AttentionKind.SCALING:
+            return scale / config.tokens
+        case AttentionKind.SPARSEMAX | AttentionKind.SOFTMAX | AttentionKind.LINFORMER:
+            return scale / 2
+        case AttentionKind.XNORM:
+            return 1.0
+        case _:
+            return scale
+
+
+def folded_scale(config: ModelConfig, choice: HeadChoice) -> float:
+    """The part of `score_scale` that a head's query weights take: all, if it is of one kind."""
+    kinds = kinds_of(choice)
+    return (
+        score_scale(config, next(iter(kinds)))
+        if len(kinds) == 1
+        else 1 / math.sqrt(config.head_dim)
+    )

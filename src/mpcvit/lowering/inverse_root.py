@@ -1,8 +1,9 @@
 """1 / sqrt(x + eps) over a calibrated interval, by one Chebyshev series."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -38,6 +39,7 @@ class InverseRoot:
 
     kind: ClassVar[str] = "inverse_root"
     is_relative: ClassVar[bool] = True
+    floor: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.low < self.high:
@@ -53,21 +55,42 @@ class InverseRoot:
     def exchanges(self) -> int:
         return round(math.log2(len(self.coefficients) - 1))
 
-    def __call__(self, x: Array) -> Array:
+    def centre(self, x: Array) -> Array:
+        """z."""
         width = self.high - self.low
-        z = x * (2 / width) - (self.high + self.low) / width
-        terms = z[None]
-        for _ in range(self.exchanges):
-            last, count = terms[-1:], terms.shape[0]
-            before = jnp.concatenate([terms[: count - 1][::-1], jnp.ones_like(z)[None]])
-            terms = jnp.concatenate([terms, 2 * (last * terms) - before])
-        weights = np.asarray(self.coefficients[1:], np.float32).reshape(-1, *(1,) * z.ndim)
-        return (terms * weights).sum(axis=0) + self.coefficients[0]
+        return x * (2 / width) - (self.high + self.low) / width
+
+    def __call__(self, x: Array) -> Array:
+        return invert_roots([self], [x])[0]
 
     def exact(self, x: np.ndarray) -> np.ndarray:
         return 1 / np.sqrt(np.asarray(x, np.float64) + self.eps)
 
 
+def invert_roots(
+    functions: Sequence[Callable[[Array], Array]], arrays: Sequence[Array]
+) -> list[Array]:
+    """Several inverse roots, each of its own array, in the exchanges of the longest."""
+    roots = [function for function in functions if isinstance(function, InverseRoot)]
+    if len(roots) < len(functions):  # exact ones, whose exchanges nobody counts
+        return [function(x) for function, x in zip(functions, arrays, strict=True)]
+    z = jnp.concatenate([root.centre(x.ravel()) for root, x in zip(roots, arrays, strict=True)])
+    size = max(len(root.coefficients) for root in roots)
+    terms = z[None]
+    while len(terms) + 1 < size:
+        last, count = terms[-1:], terms.shape[0]
+        before = jnp.concatenate([terms[: count - 1][::-1], jnp.ones_like(z)[None]])
+        terms = jnp.concatenate([terms, 2 * (last * terms) - before])
+    results, start = [], 0
+    for root, x in zip(roots, arrays, strict=True):
+        weights = np.asarray(root.coefficients[1:], np.float32)[:, None]
+        own = terms[: len(weights), start : start + x.size]
+        results.append(((own * weights).sum(axis=0) + root.coefficients[0]).reshape(x.shape))
+        start += x.size
+    return results
+
+
+@cache
 def fit_inverse_root(low: float, high: float, eps: float, tolerance: float) -> InverseRoot:
     """The shortest series that keeps a relative error.
 

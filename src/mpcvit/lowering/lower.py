@@ -1,6 +1,7 @@
 """`mpcvit.lower`: a trained checkpoint becomes a SecureProgram."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from mpcvit.lowering.calibrate import calibrate
 from mpcvit.lowering.choose import ERROR_BUDGET, Margins, choose, choose_within
 from mpcvit.lowering.engine import choose_engine, require_safe
 from mpcvit.lowering.fold import fold
+from mpcvit.lowering.functions import functions_of
 from mpcvit.lowering.network import forward
+from mpcvit.lowering.passes import ALL_PASSES, Passes
 from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.program import Calibration, SecureProgram
 from mpcvit.lowering.values import observe
@@ -34,6 +37,7 @@ def lower(
     *,
     error_budget: float = ERROR_BUDGET,
     margins: Margins | None = None,
+    passes: Passes = ALL_PASSES,
     progress: Progress = lambda what, done, total: None,
 ) -> SecureProgram:
     """Turn a model into a program of few exchanges, calibrated on images.
@@ -44,6 +48,7 @@ def lower(
     program's use; weights and images do not.
     `error_budget` bounds what all stand-ins together may change: the root mean
     square of the logits' errors over the images, in parts of their spread.
+    `passes` switches rewrites off, to measure what each is worth.
     """
     checkpoint, settings = _checkpoint(model), load_profile(profile)
     config, architecture = checkpoint.model, checkpoint.architecture
@@ -52,7 +57,7 @@ def lower(
         raise UserError("there is no image to calibrate with")
     if not error_budget > 0:
         raise UserError(f"an error budget must be positive, not {error_budget:g}")
-    weights = fold(config, architecture, checkpoint.parameters)
+    weights = fold(config, architecture, checkpoint.parameters, passes)
     progress("calibrating", 0, len(inputs))
     ranges, exact = calibrate(
         config,
@@ -60,18 +65,19 @@ def lower(
         weights,
         np.asarray(inputs),
         lambda done: progress("calibrating", done, len(inputs)),
+        passes=passes,
     )
     judged = min(len(inputs), _JUDGED)
 
     def measure(plan: Plan) -> float:
-        found = forward(
-            config, architecture, plan.layers, plan.norm, weights, jnp.asarray(inputs[:judged])
-        )
+        functions = functions_of(plan, config, architecture)
+        images = jnp.asarray(inputs[:judged])
+        found = forward(config, architecture, functions, passes, weights, images)
         return relative_error(np.asarray(found), exact[:judged])
 
     choice = choose_within(
         error_budget,
-        lambda tolerances: choose(config, ranges, tolerances, margins),
+        lambda tolerances: replace(choose(config, ranges, tolerances, margins), passes=passes),
         measure,
         lambda tried: progress("choosing stand-ins", tried, tried + 1),
     )

@@ -4,7 +4,7 @@ Written for few exchanges, and for nothing else: these very functions are
 compiled for SPU, calibrated, and run as the plaintext emulation.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,11 @@ import numpy as np
 from jax import Array
 
 from mpcvit.arch import Architecture, LayerArchitecture, MlpForm
-from mpcvit.config import Activation, BlockForm, ModelConfig, NormForm, Pooling
-from mpcvit.lowering.attention import attend
-from mpcvit.lowering.fold import Weights, lowered_form
-from mpcvit.lowering.heads import order_heads
+from mpcvit.config import Activation, BlockForm, ModelConfig, Pooling
+from mpcvit.lowering.attention import AttentionLayer
+from mpcvit.lowering.fold import Weights, is_centred, lowered_form
+from mpcvit.lowering.functions import Functions
+from mpcvit.lowering.passes import Passes
 from mpcvit.lowering.plan import Function, LayerFunctions
 from mpcvit.model.gather import gather, merge
 
@@ -35,26 +36,35 @@ def block(
     config: ModelConfig,
     layer: LayerArchitecture,
     functions: LayerFunctions,
+    passes: Passes,
     weights: Weights,
     x: Array,
     *,
     queries: int,
 ) -> Array:
     """One block on centred tokens; only the first `queries` are computed to the end."""
-    u = _normalise(x, functions.norm1)
+    normalise = Normaliser(config, passes, weights)
+    u = normalise(x, functions.norm1, "norm1")
     q, k, v = jnp.split(_linear(u, weights["qkv"]), 3, axis=-1)
-    own = attend(q[:, :queries], k, v, order_heads(layer.heads), config, functions.denominator)
-    x = x[:, :queries] + _linear(own, weights["proj"])
-    u = _normalise(x, functions.norm2)
+    attend = AttentionLayer(
+        config=config,
+        heads=layer.heads,
+        functions=functions,
+        passes=passes,
+        learned=weights.get("learned", {}),
+    )
+    x = x[:, :queries] + _linear(attend(q[:, :queries], k, v), weights["proj"])
+    u = normalise(x, functions.norm2, "norm2")
     forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * config.tokens
     tokens_of: dict[MlpForm, list[int]] = {}
     for token, form in enumerate(forms[:queries]):
-        tokens_of.setdefault(lowered_form(form), []).append(token)
+        tokens_of.setdefault(lowered_form(form, passes), []).append(token)
     parts = [
         _mlp(
             config,
             form,
             functions.activation,
+            passes,
             weights["mlp"],
             gather(u, tokens, axis=1),
             gather(x, tokens, axis=1),
@@ -64,33 +74,36 @@ def block(
     return merge(parts, list(tokens_of.values()), axis=1)
 
 
-def head(config: ModelConfig, norm: Function | None, weights: Weights, x: Array) -> Array:
+def head(
+    config: ModelConfig, norm: Function | None, passes: Passes, weights: Weights, x: Array
+) -> Array:
     """Logits of the last block's tokens."""
-    u = _normalise(x, norm)
-    pooled = u[:, 0] if config.pooling is Pooling.CLASS else u.mean(axis=1)
-    return pooled @ weights["kernel"] + weights["bias"]
+    x = x[:, :1] if config.pooling is Pooling.CLASS else x
+    u = Normaliser(config, passes, weights)(x, norm, "norm")
+    return u.mean(axis=1) @ weights["kernel"] + weights["bias"]
 
 
 def forward(
     config: ModelConfig,
     architecture: Architecture,
-    layers: Sequence[LayerFunctions],
-    norm: Function | None,
+    functions: Functions,
+    passes: Passes,
     weights: Weights,
     images: Array,
 ) -> Array:
     """The whole network on a batch of normalised images."""
     x = embed(config, weights["embed"], images)
-    for index, (layer, functions) in enumerate(zip(architecture.layers, layers, strict=True)):
-        own = weights[f"blocks_{index}"]
-        x = block(config, layer, functions, own, x, queries=queries_of(config, index))
-    return head(config, norm, weights["head"], x)
+    for index, (layer, own) in enumerate(zip(architecture.layers, functions.layers, strict=True)):
+        queries = queries_of(config, passes, index)
+        x = block(config, layer, own, passes, weights[f"blocks_{index}"], x, queries=queries)
+    return head(config, functions.norm, passes, weights["head"], x)
 
 
-def queries_of(config: ModelConfig, index: int) -> int:
+def queries_of(config: ModelConfig, passes: Passes, index: int) -> int:
     """Tokens of a block that something later reads: of the last, the class token alone."""
     is_last = index == config.depth - 1
-    return 1 if is_last and config.pooling is Pooling.CLASS else config.tokens
+    alone = is_last and config.pooling is Pooling.CLASS and passes.class_token_alone
+    return 1 if alone else config.tokens
 
 
 def _linear(x: Array, weights: Weights) -> Array:
@@ -98,25 +111,39 @@ def _linear(x: Array, weights: Weights) -> Array:
     return rows.reshape(*x.shape[:-1], -1)
 
 
-def _normalise(x: Array, inverse_root: Function | None) -> Array:
-    """Centred tokens divided by their deviation; gain and bias are in the next linear."""
-    if inverse_root is None:
-        return x
-    return x * inverse_root((x * x).sum(axis=-1) * (1 / x.shape[-1]))[..., None]
+@dataclass(frozen=True)
+class Normaliser:
+    """Tokens divided by their deviation; what no pass has taken away is done here."""
+
+    config: ModelConfig
+    passes: Passes
+    weights: Weights
+
+    def __call__(self, x: Array, inverse_root: Function | None, name: str) -> Array:
+        if inverse_root is not None:
+            if not is_centred(self.config, self.passes):
+                x = x - x.sum(axis=-1, keepdims=True) * (1 / x.shape[-1])
+            x = x * inverse_root((x * x).sum(axis=-1) * (1 / x.shape[-1]))[..., None]
+        if name not in self.weights:  # gain and bias are in the next linear
+            return x
+        return x * self.weights[name]["scale"] + self.weights[name]["bias"]
 
 
 def _mlp(
     config: ModelConfig,
     form: MlpForm,
     activation: Function | None,
+    passes: Passes,
     weights: Weights,
     u: Array,
     x: Array,
 ) -> Array:
     """The block's output for tokens of one form; `u` is the norm of `x`."""
     lite = config.block is BlockForm.LITE
-    if form is MlpForm.ACTIVATED:
-        hidden = _activate(config.activation, activation, _linear(u, weights["up"]))
+    if form in (MlpForm.ACTIVATED, MlpForm.LINEAR):
+        hidden = _linear(u, weights["up"])
+        if form is MlpForm.ACTIVATED:
+            hidden = _activate(config.activation, activation, hidden)
         if lite:
             return _linear(jnp.concatenate([u, hidden], axis=-1), weights["down"])
         return x + _linear(hidden, weights["down"])
@@ -124,7 +151,7 @@ def _mlp(
     if form is MlpForm.FUSED:
         return y if lite else x + y
     branch = jax.nn.relu(y[..., : config.width])
-    if config.norm is not NormForm.LINEAR:
+    if is_centred(config, passes):
         branch = branch - branch.sum(axis=-1, keepdims=True) * (1 / config.width)
     return branch + (y[..., config.width :] if lite else x)
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from jax import Array
 
-from mpcvit.config import Activation
+from mpcvit.config import Activation, from_plain, to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximation import Approximation, read_number, read_numbers
 from mpcvit.lowering.even_chain import EvenChain
 from mpcvit.lowering.inverse_root import InverseRoot
+from mpcvit.lowering.passes import ALL_PASSES, Passes
 from mpcvit.lowering.reciprocal import Reciprocal
+from mpcvit.lowering.steep_chain import Steep, SteepChain
 
 Function = Callable[[Array], Array]
 HEAD_NORM = "head norm"
@@ -22,17 +24,19 @@ def place_of(layer: int, name: str) -> str:
     return f"block {layer} {name}"
 
 
-class LayerFunctions(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class LayerFunctions:
     """What a layer cannot do by sums and products alone; None where it needs none."""
 
-    @property
-    def norm1(self) -> Function | None: ...
-    @property
-    def denominator(self) -> Function | None: ...
-    @property
-    def norm2(self) -> Function | None: ...
-    @property
-    def activation(self) -> Function | None: ...
+    norm1: Function | None
+    exponential: Function | None
+    temper: Function | None
+    cube: Function | None
+    query_length: Function | None
+    product_length: Function | None
+    denominator: Function | None
+    norm2: Function | None
+    activation: Function | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +44,17 @@ class LayerPlan:
     """The stand-ins of one layer.
 
     `norm1` and `norm2` take the mean square of a centred token, `denominator`
-    the sum of a row of attention weights.
+    the sum of a row of attention weights. Softmax has an `exponential` of centred
+    scores and a `temper` of a row's mean exponential, THE-X a `cube` of scores;
+    XNorm has the lengths of rows of queries and of k' v.
     """
 
     norm1: InverseRoot | None
+    exponential: SteepChain | None
+    temper: Reciprocal | None
+    cube: SteepChain | None
+    query_length: InverseRoot | None
+    product_length: InverseRoot | None
     denominator: Reciprocal | None
     norm2: InverseRoot | None
     activation: EvenChain | None
@@ -51,10 +62,11 @@ class LayerPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The stand-ins of a whole network. Both parties know them; weights are not among them."""
+    """The stand-ins and passes of a network. Both parties know them; weights are not among them."""
 
     layers: tuple[LayerPlan, ...]
     norm: InverseRoot | None
+    passes: Passes = ALL_PASSES
 
     def named(self) -> dict[str, Approximation]:
         """Every stand-in by its place."""
@@ -77,6 +89,7 @@ class Plan:
                 {name: _encode(own) for name, own in vars(layer).items()} for layer in self.layers
             ],
             "norm": _encode(self.norm),
+            "passes": to_plain(self.passes),
         }
 
     @classmethod
@@ -89,6 +102,11 @@ class Plan:
             layers=tuple(
                 LayerPlan(
                     norm1=_decode(layer["norm1"], InverseRoot),
+                    exponential=_decode(layer["exponential"], SteepChain),
+                    temper=_decode(layer["temper"], Reciprocal),
+                    cube=_decode(layer["cube"], SteepChain),
+                    query_length=_decode(layer["query_length"], InverseRoot),
+                    product_length=_decode(layer["product_length"], InverseRoot),
                     denominator=_decode(layer["denominator"], Reciprocal),
                     norm2=_decode(layer["norm2"], InverseRoot),
                     activation=_decode(layer["activation"], EvenChain),
@@ -96,6 +114,7 @@ class Plan:
                 for layer in layers
             ),
             norm=_decode(document["norm"], InverseRoot),
+            passes=from_plain(Passes, document["passes"], "passes"),
         )
 
 
@@ -123,11 +142,18 @@ def _decode(document: Any, kind: type) -> Any:
             coefficients=read_numbers(document["coefficients"], "coefficients"),
             max_error=number("max_error"),
         )
-    return EvenChain(
-        activation=Activation(document["activation"]),
-        bound=number("bound"),
-        left=tuple(read_numbers(row, "left") for row in document["left"]),
-        right=tuple(read_numbers(row, "right") for row in document["right"]),
-        output=read_numbers(document["output"], "output"),
-        max_error=number("max_error"),
-    )
+    chain = {
+        "left": tuple(read_numbers(row, "left") for row in document["left"]),
+        "right": tuple(read_numbers(row, "right") for row in document["right"]),
+        "output": read_numbers(document["output"], "output"),
+        "max_error": number("max_error"),
+    }
+    if kind is SteepChain:
+        return SteepChain(
+            function=Steep(document["function"]),
+            low=number("low"),
+            high=number("high"),
+            squarings=read_number(document["squarings"], "squarings", int),
+            **chain,
+        )
+    return EvenChain(activation=Activation(document["activation"]), bound=number("bound"), **chain)

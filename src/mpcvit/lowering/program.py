@@ -24,6 +24,7 @@ from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import DESCRIPTION, EngineChoice
 from mpcvit.lowering.fold import Weights, weight_shapes
+from mpcvit.lowering.functions import Functions, functions_of
 from mpcvit.lowering.network import forward
 from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.strays import Counts, watch
@@ -72,7 +73,7 @@ class SecureProgram:
         self.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
         if len(self.plan.layers) != model.depth or len(self.classes) != model.classes:
             raise UserError("the parts of the program do not fit each other")
-        expected = weight_shapes(model, self.architecture)
+        expected = weight_shapes(model, self.architecture, self.plan.passes)
         found = {name: array.shape for name, array in flatten_parameters(self.parameters).items()}
         if found != {name: array.shape for name, array in flatten_parameters(expected).items()}:
             raise UserError("the weights do not fit the program")
@@ -96,9 +97,15 @@ class SecureProgram:
 
     def logits(self, parameters: Weights, images: jax.Array) -> jax.Array:
         """The emulation as a pure function of its weights."""
-        return forward(
-            self.model, self.architecture, self.plan.layers, self.plan.norm, parameters, images
-        )
+        return self._compute(self._functions, parameters, images)
+
+    def _compute(self, functions: Functions, parameters: Weights, images: jax.Array) -> jax.Array:
+        passes = self.plan.passes
+        return forward(self.model, self.architecture, functions, passes, parameters, images)
+
+    @property
+    def _functions(self) -> Functions:
+        return functions_of(self.plan, self.model, self.architecture)
 
     @cached_property
     def _forward(self) -> Callable[..., Any]:
@@ -111,8 +118,8 @@ class SecureProgram:
     @cached_property
     def _count_strays(self) -> Callable[..., Any]:
         def count(parameters: Weights, images: jax.Array) -> Counts:
-            layers, norm, counts = watch(self.plan)
-            forward(self.model, self.architecture, layers, norm, parameters, images)
+            functions, counts = watch(self._functions)
+            self._compute(functions, parameters, images)
             return counts
 
         return jax.jit(count)

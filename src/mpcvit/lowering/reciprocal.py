@@ -10,6 +10,8 @@ from jax import Array
 
 from mpcvit.errors import UserError
 
+_BEYOND_FLOAT32 = 1e20  # where an error of 1 / t_N is none
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reciprocal:
@@ -34,6 +36,7 @@ class Reciprocal:
 
     kind: ClassVar[str] = "reciprocal"
     is_relative: ClassVar[bool] = True
+    floor: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high:
@@ -58,7 +61,7 @@ class Reciprocal:
         """t_1, t_2, t_4, ... up to t_N."""
         peaks = [(self.high + self.low) / (self.high - self.low)]
         for _ in range(self.steps):
-            peaks.append(2 * peaks[-1] ** 2 - 1)
+            peaks.append(min(2 * peaks[-1] ** 2 - 1, _BEYOND_FLOAT32))
         return peaks
 
     def __call__(self, x: Array) -> Array:

@@ -28,15 +28,25 @@ class Observed:
 
 def observe(function: Callable[..., Any], *arguments: Any) -> tuple[Any, list[Observed]]:
     """A function's result, and that of each of its floating-point operations, in order."""
-    values: list[Observed] = []
+    operations: list[tuple[str, int]] = []
 
-    def note(operation: str, value: Any) -> Any:
-        if operation not in ("literal", "input"):
-            largest = float(jnp.abs(value).max(initial=0.0))
-            values.append(Observed(operation=operation, largest=largest, size=value.size))
-        return value
+    def watched(*arguments: Any) -> tuple[Any, Any]:
+        magnitudes = []
+        operations.clear()
 
-    return _visit_all(function, arguments, note), values
+        def note(operation: str, value: Any) -> Any:
+            if operation not in ("literal", "input"):
+                operations.append((operation, value.size))
+                magnitudes.append(jnp.abs(value).max(initial=0.0))
+            return value
+
+        return _visit_all(function, arguments, note), jnp.stack(magnitudes)
+
+    result, magnitudes = jax.jit(watched)(*arguments)
+    return result, [
+        Observed(operation=operation, largest=float(largest), size=size)
+        for (operation, size), largest in zip(operations, magnitudes, strict=True)
+    ]
 
 
 def in_fixed_point(function: Callable[..., Any], fraction_bits: int) -> Callable[..., np.ndarray]:

@@ -16,6 +16,7 @@ from mpcvit.checkpoint import Parameters
 from mpcvit.config import ModelConfig
 from mpcvit.lowering import network as lowered
 from mpcvit.lowering.fold import weight_shapes
+from mpcvit.lowering.functions import functions_of
 from mpcvit.lowering.plan import Plan
 from mpcvit.model.vit import Block, Embed, Head, init_parameters
 from mpcvit.profile import Profile
@@ -54,7 +55,7 @@ class Staged:
 def stage_network(card: ModelCard, profile: Profile) -> Staged:
     """What a card describes, be it lowered or as it was trained."""
     if card.plan is not None:
-        shapes = weight_shapes(card.model, card.architecture)
+        shapes = weight_shapes(card.model, card.architecture, card.plan.passes)
         return Staged(stages=cut_lowered(card, card.plan), parameters=shapes, notes=())
     config, notes = fit_fixed_point(card.model, card.architecture, profile)
     return Staged(
@@ -66,30 +67,32 @@ def stage_network(card: ModelCard, profile: Profile) -> Staged:
 
 def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
     """The stages of a lowered network."""
-    config, layers = card.model, card.architecture.layers
+    config, layers, passes = card.model, card.architecture.layers, plan.passes
+    functions = functions_of(plan, config, card.architecture)
 
     def of_block(index: int) -> Callable[[Parameters, Any], Any]:
+        queries = lowered.queries_of(config, passes, index)
+
         def apply(parameters: Parameters, x: Any) -> Any:
-            own, queries = parameters[f"blocks_{index}"], lowered.queries_of(config, index)
-            return lowered.block(config, layers[index], plan.layers[index], own, x, queries=queries)
+            own = parameters[f"blocks_{index}"]
+            layer, its = layers[index], functions.layers[index]
+            return lowered.block(config, layer, its, passes, own, x, queries=queries)
 
         return apply
 
+    def embedding(parameters: Parameters, x: Any) -> Any:
+        return lowered.embed(config, parameters["embed"], x)
+
+    def head(parameters: Parameters, x: Any) -> Any:
+        return lowered.head(config, functions.norm, passes, parameters["head"], x)
+
     return (
-        Stage(
-            name="embedding",
-            parts=("embed",),
-            function=lambda parameters, x: lowered.embed(config, parameters["embed"], x),
-        ),
+        Stage(name="embedding", parts=("embed",), function=embedding),
         *(
             Stage(name=f"block {index}", parts=(f"blocks_{index}",), function=of_block(index))
             for index in range(config.depth)
         ),
-        Stage(
-            name="head",
-            parts=("head",),
-            function=lambda parameters, x: lowered.head(config, plan.norm, parameters["head"], x),
-        ),
+        Stage(name="head", parts=("head",), function=head),
     )
 
 

@@ -7,14 +7,18 @@ from mpcvit.config import Activation
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximation import largest_error
 from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS, fit_even_chain
-from mpcvit.lowering.inverse_root import fit_inverse_root
+from mpcvit.lowering.inverse_root import fit_inverse_root, invert_roots
 from mpcvit.lowering.reciprocal import Reciprocal, fit_reciprocal
+from mpcvit.lowering.steep_chain import Steep, fit_steep_chain
 
 STAND_INS = {
     "reciprocal": lambda: fit_reciprocal(1.0, 100.0, 1e-3),
     "wide reciprocal": lambda: fit_reciprocal(0.5, 700.0, 5e-3),
     "inverse root": lambda: fit_inverse_root(0.5, 5.0, 1e-5, 1e-3),
     "wide inverse root": lambda: fit_inverse_root(0.03, 5.0, 1e-5, 1e-4),
+    "exp": lambda: fit_steep_chain(Steep.EXP, -4.0, 4.0, 1e-3),
+    "wide exp": lambda: fit_steep_chain(Steep.EXP, -8.0, 9.5, 1e-3),
+    "cube": lambda: fit_steep_chain(Steep.RECTIFIED_CUBE, -6.0, 5.0, 1e-2),
     **{
         activation.value: lambda activation=activation: fit_even_chain(activation, 5.0, 1e-3)
         for activation in EVEN_ACTIVATIONS
@@ -26,7 +30,7 @@ STAND_INS = {
 def test_declared_error_holds(name):
     own = STAND_INS[name]()
     assert largest_error(own) <= own.max_error
-    assert own.max_error <= {"wide reciprocal": 5e-3}.get(name, 1e-3)
+    assert own.max_error <= {"wide reciprocal": 5e-3, "cube": 1e-2}.get(name, 1e-3)
 
 
 def test_the_promise_has_teeth():
@@ -54,6 +58,27 @@ def test_below_its_interval_a_reciprocal_fades_out():
     assert weights.max() <= 1 + own.max_error
 
 
+@pytest.mark.parametrize("name", ["exp", "wide exp", "cube"])
+def test_a_little_below_its_interval_a_steep_chain_stays_small(name):
+    """A score that falls out of the interval weighs no more than an average one."""
+    own = STAND_INS[name]()
+    low, high = own.domain
+    below = np.linspace(low - (high - low) / 8, low, 1001, dtype=np.float32)
+    assert np.abs(np.asarray(own(below))).max() <= 1
+    if own.squarings:
+        assert np.asarray(own(np.linspace(2 * low, 2 * high, 1001, dtype=np.float32))).min() >= 0
+
+
+def test_inverse_roots_of_different_lengths_share_their_exchanges():
+    short, long = fit_inverse_root(0.5, 5.0, 0.0, 1e-2), fit_inverse_root(2.0, 99.0, 0.0, 1e-3)
+    assert short.exchanges < long.exchanges
+    arrays = [np.linspace(0.5, 5, 6, dtype=np.float32).reshape(2, 3), np.float32([2, 50, 99])]
+    for own, x, found in zip(
+        (short, long), arrays, invert_roots([short, long], arrays), strict=True
+    ):
+        np.testing.assert_allclose(found, own.exact(x), rtol=own.max_error)
+
+
 @pytest.mark.parametrize(
     "fit",
     [
@@ -61,6 +86,7 @@ def test_below_its_interval_a_reciprocal_fades_out():
         lambda: fit_reciprocal(1e-12, 1e6, 1e-9),
         lambda: fit_inverse_root(-1.0, 1.0, 1e-5, 1e-3),
         lambda: fit_even_chain(Activation.GELU, 100.0, 1e-3),
+        lambda: fit_steep_chain(Steep.EXP, 0.0, 9000.0, 1e-3),
     ],
 )
 def test_what_cannot_be_done_is_refused(fit):

@@ -9,19 +9,19 @@ from mpcvit.config import Activation, BlockForm, NormForm, Pooling
 from mpcvit.errors import UserError
 from mpcvit.lowering.calibrate import calibrate
 from mpcvit.lowering.fold import fold
-from mpcvit.lowering.heads import order_heads
+from mpcvit.lowering.passes import ALL_PASSES, Passes
 from tests.models import random_images, small_checkpoint, small_config
 from tests.tolerances import F32, assert_close
 
 K = AttentionKind
 
 
-def check(architecture, **changes):
+def check(architecture, passes=ALL_PASSES, **changes):
     config = small_config(depth=len(architecture.layers), **changes)
     checkpoint = small_checkpoint(config, architecture)
     images = np.asarray(random_images(config, 3))
-    weights = fold(config, architecture, checkpoint.parameters)
-    _, logits = calibrate(config, architecture, weights, images)
+    weights = fold(config, architecture, checkpoint.parameters, passes)
+    _, logits = calibrate(config, architecture, weights, images, passes=passes)
     assert_close(logits, Classifier(checkpoint)(images), F32)
     return weights
 
@@ -63,6 +63,25 @@ def test_linear_norms_keep_their_mean():
     check(two_layers(MlpForm.FUSED_RELU), norm=NormForm.LINEAR)
 
 
+EXACT = [name for name in vars(ALL_PASSES) if name not in ("norms", "divisions", "activations")]
+
+
+@pytest.mark.parametrize("block", BlockForm)
+@pytest.mark.parametrize("name", EXACT)
+def test_every_pass_is_exact(name, block):
+    """The network is the same with it and without it."""
+    forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(small_config().tokens))
+    scaling = LayerArchitecture(heads=(K.SCALING,) * 3, mlp=MlpForm.LINEAR)
+    (first, _) = two_layers(forms).layers
+    passes = Passes.without(name.replace("_", "-"))
+    check(Architecture(layers=(first, scaling)), passes=passes, block=block)
+
+
+def test_an_unknown_pass_is_said():
+    with pytest.raises(UserError, match=r"there is no pass 'group-head'; .*group-heads"):
+        Passes.without("group-head")
+
+
 @pytest.mark.parametrize("block", BlockForm)
 def test_writers_are_centred(block):
     weights = check(two_layers(), block=block)
@@ -74,8 +93,26 @@ def test_writers_are_centred(block):
         assert np.abs(array.sum(axis=-1)).max() < 1e-5
 
 
-def test_what_cannot_be_lowered_is_said():
-    with pytest.raises(UserError, match="softmax attention cannot be lowered yet"):
-        order_heads([K.SOFTMAX])
-    with pytest.raises(UserError, match="rows are of several kinds"):
-        order_heads([(K.RELU, K.SCALING)])
+@pytest.mark.parametrize("block", BlockForm)
+@pytest.mark.parametrize("kind", K)
+def test_every_kind(block, kind):
+    check(Architecture.uniform(kind, depth=2, heads=3), block=block)
+
+
+@pytest.mark.parametrize("block", BlockForm)
+def test_kinds_mixed_over_rows(block):
+    """Every kind in every layer, beside whole heads; the last layer reads one token of each."""
+    kinds, tokens = list(K), small_config().tokens
+    rows = [tuple(kinds[(5 * head + token) % 11] for token in range(tokens)) for head in range(3)]
+    layers = (
+        LayerArchitecture(heads=tuple(rows)),
+        LayerArchitecture(heads=(K.LINFORMER, rows[1], K.XNORM)),
+        LayerArchitecture(heads=(rows[2], (K.SCALING,) * 4 + (K.XNORM,) * 6, K.SCALING)),
+    )
+    check(Architecture(layers=layers), block=block, qkv_bias=True)
+
+
+def test_scaling_beside_xnorm_takes_the_linear_order():
+    rows = (K.SCALING,) * 4 + (K.XNORM,) * 6
+    layer = LayerArchitecture(heads=(rows, K.SCALING, K.XNORM))
+    check(Architecture(layers=(layer, layer)), pooling=Pooling.CLASS)

@@ -10,8 +10,11 @@ import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, MlpForm
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
+from mpcvit.lowering.choose import choose_within
 from mpcvit.lowering.engine import LEAST_SAFE_BITS, choose_engine, require_safe, safe_bits
-from mpcvit.lowering.lower import products_of
+from mpcvit.lowering.inverse_root import fit_inverse_root
+from mpcvit.lowering.lower import products_of, relative_error
+from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.profile import Profile, Protocol, Truncation, load_profile
 from tests.models import random_pixels, small_checkpoint, small_config
@@ -33,12 +36,73 @@ def test_emulation_is_near_the_network(program):
     assert_close(program(images), plain(images), 2e-2)
 
 
+def test_the_error_budget_is_of_the_whole_network_and_kept():
+    checkpoint, pixels = small_checkpoint(CONFIG, ARCHITECTURE), list(random_pixels(CONFIG, 64))
+    plain = Classifier(checkpoint)
+    images = plain.preprocess(pixels)
+    programs = [mpcvit.lower(checkpoint, pixels, error_budget=budget) for budget in (0.1, 1e-3)]
+    for budget, own in zip((0.1, 1e-3), programs, strict=True):
+        assert relative_error(own(images), plain(images)) <= budget
+        assert own.calibration.error <= budget
+    loose, tight = programs
+    assert loose.plan.exchanges < tight.plan.exchanges
+    with pytest.raises(UserError, match="must be positive"):
+        mpcvit.lower(checkpoint, pixels, error_budget=0)
+
+
+def test_a_budget_that_cannot_be_kept_is_said():
+    plan = Plan(layers=(), norm=fit_inverse_root(1.0, 2.0, 0.0, 1e-2))
+
+    def fit(tolerances):
+        if tolerances.norm < 1e-3:
+            raise UserError("no series")
+        return replace(plan, norm=fit_inverse_root(1.0, 2.0, 0.0, tolerances.norm))
+
+    found = choose_within(5e-3, fit, lambda plan: plan.norm.max_error)
+    assert found.error <= 5e-3
+    with pytest.raises(UserError, match=r"more than the budget of 1e-06; allow a larger one"):
+        choose_within(1e-6, fit, lambda plan: plan.norm.max_error)
+
+
+def test_what_leaves_an_interval_is_counted(program):
+    images = program.preprocess(list(random_pixels(CONFIG, 2)))
+    place, stand_in = "block 1 norm2", program.plan.layers[1].norm2
+    low, high = 0.5 * stand_in.low, 2.0 * stand_in.high
+    wide = replace(stand_in, low=low, high=high)
+    narrow = replace(stand_in, low=1e-3 * stand_in.low, high=1.1e-3 * stand_in.low)
+    for own, expected in ((wide, 0), (narrow, 1)):
+        layers = (program.plan.layers[0], replace(program.plan.layers[1], norm2=own))
+        changed = replace(program, plan=replace(program.plan, layers=layers))
+        outside, total = changed.strays(images)[place]
+        assert total == 2  # of the last layer the class token alone
+        assert outside == expected * total
+
+
+def test_fixed_point_rounds_and_no_more(program):
+    images = program.preprocess(list(random_pixels(CONFIG, 8)))
+    errors = [
+        relative_error(
+            replace(program, engine=replace(program.engine, fraction_bits=bits)).in_fixed_point(
+                images
+            ),
+            program(images),
+        )
+        for bits in (10, 18, 26)
+    ]
+    assert errors[0] > 4 * errors[1] > 16 * errors[2]
+    assert errors[2] < 1e-5
+
+
 def test_round_trip(program, tmp_path):
     program.save(tmp_path / "program")
     again = mpcvit.load(tmp_path / "program")
     assert isinstance(again, SecureProgram)
     assert again.digest() == program.digest()
-    assert (again.plan, again.engine) == (program.plan, program.engine)
+    assert (again.plan, again.engine, again.calibration) == (
+        program.plan,
+        program.engine,
+        program.calibration,
+    )
     images = program.preprocess(list(random_pixels(CONFIG, 2)))
     assert np.array_equal(again(images), program(images))
 

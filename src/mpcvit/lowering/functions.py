@@ -1,0 +1,106 @@
+"""What a layer cannot do by sums and products alone: exactly, and by stand-ins."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.config import ModelConfig, NormForm
+from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS
+from mpcvit.lowering.fold import mlp_forms
+from mpcvit.lowering.heads import EXPONENTIAL, NORMALISED
+from mpcvit.lowering.passes import Passes
+from mpcvit.lowering.plan import HEAD_NORM, Function, LayerFunctions, Plan, place_of
+from mpcvit.lowering.steep_chain import rectified_cube
+from mpcvit.model.layers import activate
+
+Named = Mapping[str, Function | None]
+Wrap = Callable[[str, Any], Any]
+"""Takes a place and the function there, and gives the one to use."""
+
+_PASS_OF = {
+    "norm1": "norms",
+    "norm2": "norms",
+    "query_length": "norms",
+    "product_length": "norms",
+    "denominator": "divisions",
+    "temper": "divisions",
+    "activation": "activations",
+    "exponential": "activations",
+    "cube": "activations",
+}
+
+
+class Functions:
+    """The functions of a network's layers, and of its last norm."""
+
+    def __init__(self, layers: Sequence[Named], norm: Function | None) -> None:
+        self.layers = tuple(LayerFunctions(**layer) for layer in layers)
+        self.norm = norm
+
+    def wrapped(self, wrap: Wrap) -> "Functions":
+        """The same, with each function that there is replaced."""
+
+        def replaced(place: str, own: Function | None) -> Function | None:
+            return None if own is None else wrap(place, own)
+
+        return Functions(
+            [
+                {name: replaced(place_of(index, name), own) for name, own in vars(layer).items()}
+                for index, layer in enumerate(self.layers)
+            ],
+            replaced(HEAD_NORM, self.norm),
+        )
+
+
+def exact_functions(config: ModelConfig, architecture: Architecture) -> Functions:
+    """What each stand-in stands for, in float32."""
+    return Functions(
+        [_exact_layer(config, layer) for layer in architecture.layers], _exact_norm(config)
+    )
+
+
+def functions_of(plan: Plan, config: ModelConfig, architecture: Architecture) -> Functions:
+    """A plan's stand-ins; where their pass is switched off, what they stand for."""
+    exact = exact_functions(config, architecture)
+    layers = [
+        {
+            name: own if _is_on(plan.passes, name) else getattr(known, name)
+            for name, own in vars(layer).items()
+        }
+        for layer, known in zip(plan.layers, exact.layers, strict=True)
+    ]
+    return Functions(layers, plan.norm if plan.passes.norms else exact.norm)
+
+
+def _is_on(passes: Passes, name: str) -> bool:
+    return getattr(passes, _PASS_OF[name])
+
+
+def _exact_norm(config: ModelConfig) -> Function | None:
+    if config.norm is NormForm.LINEAR:
+        return None
+    return lambda x: lax.rsqrt(x + config.norm_eps)
+
+
+def _exact_layer(config: ModelConfig, layer: LayerArchitecture) -> Named:
+    def of_kinds(kinds: tuple[AttentionKind, ...], function: Function) -> Function | None:
+        return function if layer.kinds & set(kinds) else None
+
+    def length(x: Array) -> Array:
+        return lax.rsqrt(x + config.xnorm_eps)
+
+    bends = config.activation in EVEN_ACTIVATIONS and MlpForm.ACTIVATED in mlp_forms(layer)
+    return {
+        "norm1": _exact_norm(config),
+        "exponential": of_kinds(EXPONENTIAL, jnp.exp),
+        "temper": of_kinds(EXPONENTIAL, lambda x: 1 / x),
+        "cube": of_kinds((AttentionKind.THE_X,), rectified_cube),
+        "query_length": of_kinds((AttentionKind.XNORM,), length),
+        "product_length": of_kinds((AttentionKind.XNORM,), length),
+        "denominator": of_kinds(NORMALISED, lambda x: 1 / (x + config.attention_eps)),
+        "norm2": _exact_norm(config),
+        "activation": (lambda x: activate(config.activation, x)) if bends else None,
+    }
