@@ -60,14 +60,22 @@ def bench_dealer(
             records[name].append(run(model, random_images(model.model), settings).record)
         progress("rounds", index + 1, rounds)
     first_s = statistics.median(record.measured_s for record in records["first-party"])
-    rows = [_online(name, found, first_s) for name, found in records.items()]
-    settings = settings_for(model, profile)
-    for index, count in enumerate(workers):
-        rows.append(_throughput(ModelCard.of(model), settings, jobs=jobs, workers=count))
-        progress("dealers", index + 1, len(workers))
     form = "plain" if isinstance(model, Checkpoint) else "lowered"
     common = {"form": form, "architecture": model.architecture.digest()}
-    return [{**_EMPTY, **row, **common, **here(model.model, settings)} for row in rows]
+    rows = [
+        {**_EMPTY, **_online(name, found, first_s), **common, **_here(model, profiles[name])}
+        for name, found in records.items()
+    ]
+    settings = settings_for(model, profile)
+    for index, count in enumerate(workers):
+        row = _throughput(ModelCard.of(model), settings, jobs=jobs, workers=count)
+        rows.append({**_EMPTY, **row, **common, **_here(model, profile)})
+        progress("dealers", index + 1, len(workers))
+    return rows
+
+
+def _here(model: Model, profile: Profile) -> Row:
+    return here(model.model, settings_for(model, profile))
 
 
 _EMPTY = dict.fromkeys(
