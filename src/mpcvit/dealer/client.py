@@ -13,7 +13,7 @@ from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import Job
-from mpcvit.dealer.server import name_of
+from mpcvit.dealer.messages import name_of
 
 NAME = "dealer"
 """The common name in a dealer's certificate."""

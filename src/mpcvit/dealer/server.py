@@ -27,7 +27,7 @@ from typing import Any
 from mpcvit.dealer import ADJUSTING, PARTIES, SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import MOST_JOB_BYTES, Job, JobTable
-from mpcvit.dealer.messages import Message, read_message, send, send_head
+from mpcvit.dealer.messages import Message, name_of, read_message, send, send_head
 from mpcvit.dealer.operations import adjust
 
 _HELLO_S = 10.0  # for TLS and the request
@@ -247,10 +247,3 @@ class _Visit:
             seconds=round(seconds, 3),
             ended=self.ended,
         )
-
-
-def name_of(line: ssl.SSLSocket) -> str:
-    """The common name in the peer's certificate."""
-    subject: Any = (line.getpeercert() or {}).get("subject", ())
-    pairs = [pair for part in subject for pair in part]
-    return next((str(value) for name, value in pairs if name == "commonName"), "")
