@@ -81,10 +81,10 @@ class Dealing:
             failure = str(error)
         for peer in self._channel.peers:
             self._channel.send_json(peer, {"failed": failure})
+        if failure:
+            raise DealerError(failure)
         for peer in self._channel.peers:
             self._hear(peer)
-        if failure:
-            raise PartyError(failure)
         if self._channel.role is Role.MODEL_OWNER:
             self._supply = Supply(self._client, job)
             self._supply.prefetch(0)

@@ -22,6 +22,7 @@ import numpy as np
 
 from mpcvit.config import from_plain
 from mpcvit.data import make_inputs
+from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model, load_model
 from mpcvit.profile import Profile
@@ -55,7 +56,8 @@ def main() -> None:
         # the others' last receipts must find this process, or theirs would come down
         watcher.join()
     except UserError as error:
-        report({"event": "error", "message": str(error)})
+        of_dealer = isinstance(error, DealerError)
+        report({"event": "error", "message": str(error), "of_dealer": of_dealer})
         _exit(2)
     except Exception as error:
         traceback.print_exc()  # into the party's own log

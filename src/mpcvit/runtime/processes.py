@@ -21,6 +21,7 @@ import numpy as np
 
 from mpcvit.config import to_plain
 from mpcvit.data.cache import CACHE_VARIABLE, default_folder
+from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
 from mpcvit.profile import Dealer, Profile
 from mpcvit.runtime.errors import PartyError
@@ -221,7 +222,8 @@ def _collect(party: PartyProcess, journal: Journal) -> bool:
     events = party.read_events()
     for event in events or ():
         if event["event"] == "error":
-            raise UserError(event["message"])
+            kind = DealerError if event.get("of_dealer") else UserError
+            raise kind(event["message"])
         journal.add(party.role, event)
     return events is not None
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
 from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
 from mpcvit.runtime.errors import PartyError
@@ -237,6 +238,8 @@ class _Server:
             watch([attendant.party], self._profile, attendant.journal, check)
             watchdog.part()
             return "done"
+        except DealerError as error:  # of which the client has been told, and is gone
+            return str(error)
         except UserError as error:
             line.poll()
             where = attendant.journal.where(Role.MODEL_OWNER)
