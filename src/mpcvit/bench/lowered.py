@@ -20,7 +20,7 @@ from mpcvit.lowering.fold import fold
 from mpcvit.lowering.functions import exact_functions
 from mpcvit.lowering.plan import LayerPlan, Plan
 from mpcvit.lowering.program import Calibration, Model, SecureProgram
-from mpcvit.profile import Profile, Protocol
+from mpcvit.profile import Profile, Protocol, Truncation
 from mpcvit.runtime.run import run
 from mpcvit.runtime.tune import tune
 from mpcvit.storage import read_json
@@ -76,6 +76,46 @@ def bench_lowering(
     return rows
 
 
+def bench_passes(
+    plan: Plan,
+    model: ModelConfig,
+    architecture: Architecture,
+    engine: EngineChoice,
+    profile: Profile,
+    *,
+    progress: Progress,
+) -> list[Row]:
+    """What each rewrite saves: an image's cost without it, beside that with all of them.
+
+    Counts are of an image after the first.
+    """
+    narrow = replace(engine, ring_bits=64, fraction_bits=18, truncation=Truncation.FAITHFUL)
+    variants = {
+        "all": (plan.passes, engine),
+        **{name: (replace(plan.passes, **{name: False}), engine) for name in vars(plan.passes)},
+    }
+    if engine.truncation is Truncation.LOCAL:
+        variants["local_truncation"] = (plan.passes, narrow)
+    if engine.reuse_weight_masks:
+        variants["mask_reuse"] = (plan.passes, replace(engine, reuse_weight_masks=False))
+    rows: list[Row] = []
+    for index, (name, (passes, own)) in enumerate(variants.items()):
+        program = lower_like(replace(plan, passes=passes), model, architecture, own)
+        cost = _cost(program, profile, 1, batches=2, measure=False)
+        first = rows[0] if rows else cost
+        rows.append(
+            {
+                "without": "" if name == "all" else name.replace("_", "-"),
+                **cost,
+                "saved_exchanges": cost["exchanges"] - first["exchanges"],
+                "saved_mb": round(cost["sent_mb"] - first["sent_mb"], 3),
+                **here(model, own.apply(profile)),
+            }
+        )
+        progress("passes", index + 1, len(variants))
+    return rows
+
+
 def lower_like(
     plan: Plan, model: ModelConfig, architecture: Architecture, engine: EngineChoice
 ) -> SecureProgram:
@@ -111,14 +151,8 @@ def fit_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan
         own = {}
         for name, function in vars(needed).items():
             stand_ins = [getattr(lender, name) for lender in lenders]
-            own[name] = next((one for one in stand_ins if one is not None), None)
-            if function is None:
-                own[name] = None
-            elif own[name] is None:
-                raise UserError(
-                    f"the program has no stand-in for the {name} of {architecture.digest()}; "
-                    "lower a network that needs one"
-                )
+            found = next((one for one in stand_ins if one is not None), None)
+            own[name] = None if function is None else found
         layers.append(LayerPlan(**own))
     return replace(plan, layers=tuple(layers), norm=None if exact.norm is None else plan.norm)
 

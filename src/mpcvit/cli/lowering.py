@@ -26,6 +26,10 @@ def lower(
         float,
         typer.Option(help="What stand-ins may change: RMS of the logits' errors by their spread."),
     ] = 0.01,
+    without: Annotated[
+        str | None,
+        typer.Option(help="Passes to leave out, between commas; to measure what they are worth."),
+    ] = None,
     tune: Annotated[
         bool,
         typer.Option("--tune", help="Try engines, and take what is fastest over the network."),
@@ -49,8 +53,10 @@ def lower(
 
     from mpcvit.checkpoint import Checkpoint
     from mpcvit.lowering.lower import lower as stage
+    from mpcvit.lowering.passes import Passes
     from mpcvit.report.live import counting
 
+    passes = Passes.without(*([] if without is None else without.split(",")))
     checkpoint = Checkpoint.load(model_file)
     with counting() as progress:
         split = load_training_images(checkpoint, data, progress)
@@ -61,6 +67,7 @@ def lower(
             [np.asarray(split.images[i]) for i in chosen],
             settings,
             error_budget=error_budget,
+            passes=passes,
             progress=progress,
         )
         if tune:
@@ -83,18 +90,42 @@ def explain(
     program_folder: Annotated[
         Path, typer.Argument(metavar="PROGRAM", help="Folder of a lowered program.")
     ],
+    savings: Annotated[
+        bool,
+        typer.Option("--savings", help="Count what each rewrite saves, in the simulator."),
+    ] = False,
+    profile: ProfileName = SECURE_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Show a program's engine and every stand-in: where, on which interval, how far off.
 
-    Example: mpcvit explain program
+    With --savings also every rewrite, and the exchanges and bytes that an image
+    would cost without it.
+
+    Example: mpcvit explain program --savings --profile semi2k-wan
     """
     from mpcvit.lowering.program import SecureProgram
 
-    _tell(SecureProgram.load(program_folder), as_json)
+    program, saved = SecureProgram.load(program_folder), None
+    if savings:
+        from mpcvit.bench.lowered import bench_passes
+        from mpcvit.report.live import counting
+
+        with counting() as progress:
+            saved = bench_passes(
+                program.plan,
+                program.model,
+                program.architecture,
+                program.engine,
+                load_profile(profile),
+                progress=progress,
+            )
+    _tell(program, as_json, saved)
 
 
-def _tell(program: "SecureProgram", as_json: bool) -> None:
+def _tell(
+    program: "SecureProgram", as_json: bool, saved: "list[dict[str, Any]] | None" = None
+) -> None:
     from mpcvit.config import to_plain
 
     rows, engine = _rows(program), to_plain(program.engine)
@@ -104,7 +135,9 @@ def _tell(program: "SecureProgram", as_json: bool) -> None:
                 "digest": program.digest(),
                 "engine": engine,
                 "calibration": to_plain(program.calibration),
+                "passes": to_plain(program.plan.passes),
                 "stand_ins": rows,
+                **({} if saved is None else {"savings": saved}),
             }
         )
         return
@@ -130,6 +163,21 @@ def _tell(program: "SecureProgram", as_json: bool) -> None:
         print(
             f"{row['place']:<22}{row['stand_in']:<14}{interval:<20}{row['declared']:>10.1e}"
             f"{row['measured']:>10.1e}  {row['exchanges']:>9}  {kind}"
+        )
+
+    off = [name for name, on in vars(program.plan.passes).items() if not on]
+    if off:
+        print(f"left out   {', '.join(off)}")
+    for row in saved or []:
+        if not row["without"]:
+            print(
+                f"\nan image after the first: {row['exchanges']:,} exchanges, "
+                f"{row['sent_mb']:.2f} MB"
+            )
+            continue
+        print(
+            f"  {row['without']:<20} saves {row['saved_exchanges']:>6,} exchanges"
+            f"{row['saved_mb']:>10.2f} MB"
         )
 
 

@@ -65,6 +65,7 @@ def exact_functions(config: ModelConfig, architecture: Architecture) -> Function
 def functions_of(plan: Plan, config: ModelConfig, architecture: Architecture) -> Functions:
     """A plan's stand-ins; where their pass is switched off, what they stand for."""
     exact = exact_functions(config, architecture)
+    plan.require(exact.layers, exact.norm)
     layers = [
         {
             name: own if _is_on(plan.passes, name) else getattr(known, name)

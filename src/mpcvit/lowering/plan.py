@@ -1,6 +1,6 @@
 """Plan: the public numbers of a lowered network; which stand-in computes what, and where."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from mpcvit.lowering.steep_chain import Steep, SteepChain
 
 Function = Callable[[Array], Array]
 HEAD_NORM = "head norm"
+OPTIONAL = ("cube",)  # computed as it is where no stand-in is close enough
 
 
 def place_of(layer: int, name: str) -> str:
@@ -82,6 +83,17 @@ class Plan:
     def exchanges(self) -> int:
         """Of all stand-ins together, in a ring that truncates locally."""
         return sum(own.exchanges for own in self.named().values())
+
+    def require(self, needed: Sequence[LayerFunctions], norm: Function | None) -> None:
+        """Refuse a plan that lacks a stand-in which the network calls."""
+        if len(needed) != len(self.layers):
+            raise UserError("its plan is of another depth")
+        for index, (layer, exact) in enumerate(zip(self.layers, needed, strict=True)):
+            for name, function in vars(exact).items():
+                if function is not None and getattr(layer, name) is None and name not in OPTIONAL:
+                    raise UserError(f"its plan has no stand-in for {place_of(index, name)}")
+        if norm is not None and self.norm is None:
+            raise UserError(f"its plan has no stand-in for {HEAD_NORM}")
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -71,8 +71,9 @@ class SecureProgram:
     def __post_init__(self) -> None:
         model = self.model
         self.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
-        if len(self.plan.layers) != model.depth or len(self.classes) != model.classes:
+        if len(self.classes) != model.classes:
             raise UserError("the parts of the program do not fit each other")
+        functions_of(self.plan, model, self.architecture)  # refuses a plan that lacks something
         expected = weight_shapes(model, self.architecture, self.plan.passes)
         found = {name: array.shape for name, array in flatten_parameters(self.parameters).items()}
         if found != {name: array.shape for name, array in flatten_parameters(expected).items()}:

@@ -6,6 +6,7 @@ from typing import Any
 from mpcvit.arch import Architecture
 from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
 from mpcvit.errors import UserError
+from mpcvit.lowering.functions import functions_of
 from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.runtime.errors import PartyError
@@ -65,8 +66,8 @@ class ModelCard:
             card.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
             if len(card.classes) != model.classes or len(card.data.mean) != model.channels:
                 raise UserError("its parts do not fit each other")
-            if card.plan is not None and len(card.plan.layers) != model.depth:
-                raise UserError("its plan is of another depth")
+            if card.plan is not None:
+                functions_of(card.plan, model, card.architecture)
             return card
         except (UserError, TypeError, KeyError, AttributeError) as error:
             raise PartyError(f"the model owner's description cannot be used: {error}") from error
