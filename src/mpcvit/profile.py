@@ -14,6 +14,7 @@ from mpcvit.errors import UserError, nearest
 
 SHIPPED = Path(__file__).parent / "profiles"
 SECURE_DEFAULT = "cheetah"  # two parties, and nobody to trust
+DEALER_DEFAULT = "semi2k-dealer"  # two parties, and a dealer that colludes with neither
 _AGREED = (
     *("protocol", "ring_bits", "fraction_bits", "dealer"),
     *("truncation", "reuse_weight_masks"),
@@ -36,6 +37,7 @@ class Dealer(str, Enum):
     """Who makes the correlated randomness that SEMI2K consumes."""
 
     NONE = "none"
+    THIRD_PARTY = "third-party"
     FIRST_PARTY_INSECURE = "first-party-insecure"
 
 
@@ -118,11 +120,8 @@ class Profile:
                 f"not be {self.fraction_bits}"
             )
         if self.protocol is Protocol.SEMI2K and self.dealer is Dealer.NONE:
-            raise UserError(
-                "SEMI2K draws on a dealer, and here the first party is that dealer and could open "
-                'every secret; write dealer = "first-party-insecure" to accept that for '
-                "measurements, or take CHEETAH"
-            )
+            # it cannot do without, and only the insecure one must be asked for by name
+            object.__setattr__(self, "dealer", Dealer.THIRD_PARTY)
         if self.protocol is not Protocol.SEMI2K and self.dealer is not Dealer.NONE:
             raise UserError(f"'dealer' must be \"none\": {self.protocol.value} has no dealer")
 
@@ -132,6 +131,12 @@ class Profile:
             raise UserError(
                 'truncation = "local" needs SEMI2K and ring_bits = 128: in a smaller ring it '
                 "ruins an inference far too often, and other protocols truncate in their own way"
+            )
+        if self.reuse_weight_masks and self.dealer is Dealer.THIRD_PARTY:
+            # SPU 0.9.5 draws a mask to be reused and what hides its product from one range
+            raise UserError(
+                "'reuse_weight_masks' would give masks away to whoever gets a dealer's "
+                "answers; leave it out"
             )
         if self.reuse_weight_masks and self.protocol is not Protocol.SEMI2K:
             raise UserError("'reuse_weight_masks' needs SEMI2K: other protocols open no weights")
@@ -164,6 +169,8 @@ class Profile:
     def trust(self) -> str:
         """Whom the owners of model and images must trust."""
         match self.protocol:
+            case Protocol.SEMI2K if self.dealer is Dealer.THIRD_PARTY:
+                return "the dealer to collude with neither party, and all to follow the protocol"
             case Protocol.SEMI2K:
                 return self.warning
             case Protocol.CHEETAH:

@@ -81,6 +81,16 @@ class SetUpCost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OfflineCost:
+    """What a dealer's material took, before and between inferences."""
+
+    received_bytes: int  # of all inferences
+    fetch_s: float  # from asking for it to having it, which may overlap an inference
+    wait_s: float  # in which nothing else happened
+    held_bytes: int  # memory of the largest inference's
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """A private run, and all that is needed to judge its numbers."""
 
@@ -94,6 +104,7 @@ class RunRecord:
     notes: tuple[str, ...]  # who had to be trusted, and what was changed to fit fixed point
     environment: Environment
     form: str = "plain"  # the network as it was trained, or "lowered"
+    offline: OfflineCost | None = None  # where there is a dealer
 
     @property
     def images(self) -> int:
@@ -159,6 +170,7 @@ class RunRecord:
                     "batches": tuple(_batch(batch) for batch in fields["batches"]),
                     "notes": tuple(fields["notes"]),
                     "environment": Environment(**fields["environment"]),
+                    "offline": _offline(fields.get("offline")),
                 }
             )
         except (TypeError, KeyError, AttributeError) as error:
@@ -179,6 +191,10 @@ class RunRecord:
 def stage_from_dict(document: dict[str, Any]) -> StageCost:
     operations = tuple(OperationCost(**operation) for operation in document["operations"])
     return StageCost(**{**document, "operations": operations})
+
+
+def _offline(document: dict[str, Any] | None) -> OfflineCost | None:
+    return None if document is None else OfflineCost(**document)
 
 
 def _batch(document: dict[str, Any]) -> BatchCost:

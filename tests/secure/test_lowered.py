@@ -63,6 +63,17 @@ def relu_softmax():
     return program, result.record
 
 
+def test_through_a_dealer(relu_softmax):
+    """Where no mask is reused, as SPU would give it away."""
+    program, record = relu_softmax
+    result, expected = run(program, profile="semi2k-dealer")
+    assert_close(result.logits, expected, FXP26)
+    assert (record.profile["reuse_weight_masks"], result.record.profile["reuse_weight_masks"]) == (
+        True,
+        False,
+    )
+
+
 def test_exchanges_are_what_the_plan_says(relu_softmax):
     program, record = relu_softmax
     for index, layer in enumerate(program.plan.layers):

@@ -5,6 +5,7 @@ import pytest
 from mpcvit.config import from_plain, to_plain
 from mpcvit.errors import UserError
 from mpcvit.profile import (
+    DEALER_DEFAULT,
     SECURE_DEFAULT,
     Dealer,
     Network,
@@ -32,7 +33,7 @@ def test_every_shipped_profile(name):
     assert load_profile(profile) is profile
     assert from_plain(Profile, to_plain(profile), "again") == profile
     assert name.split("-")[0].upper() == profile.protocol.value
-    assert profile.network.is_emulated == ("-" in name)
+    assert profile.network.is_emulated == name.endswith(("-lan", "-wan"))
 
 
 def test_the_default_trusts_no_dealer():
@@ -57,6 +58,16 @@ def test_a_file_of_ones_own(tmp_path):
     assert load_profile(path) == Profile(protocol=Protocol.ABY3, ring_bits=128, fraction_bits=26)
 
 
+def test_semi2k_has_a_dealer_of_a_third_organisation_unless_it_says_otherwise(tmp_path):
+    (tmp_path / "own.toml").write_text('protocol = "SEMI2K"\n')
+    profile = load_profile(tmp_path / "own.toml")
+    assert profile.dealer is load_profile(DEALER_DEFAULT).dealer is Dealer.THIRD_PARTY
+    assert not profile.warning
+    assert "collude with neither" in profile.trust
+    assert load_profile("semi2k").dealer is Dealer.FIRST_PARTY_INSECURE
+    assert "INSECURE" in load_profile("semi2k").warning
+
+
 def test_an_unknown_name():
     with pytest.raises(UserError, match="did you mean 'semi2k-wan'"):
         load_profile("semi2k-wam")
@@ -67,7 +78,10 @@ def test_an_unknown_name():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('protocol = "SEMI2K"', "the first party is that dealer and could open every secret"),
+        (
+            'protocol = "SEMI2K"\nring_bits = 128\nreuse_weight_masks = true',
+            "would give masks away",
+        ),
         ('protocol = "SEMI2"', "did you mean 'SEMI2K'"),
         ("ring_bits = 64", "'protocol' is missing"),
         ('protocol = "ABY3"\nring = 64', "unknown key 'ring'"),

@@ -15,7 +15,7 @@ from mpcvit.errors import UserError
 _ORDER = (
     *("train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
     *("pipeline", "report", "evaluate", "show", "import", "lower", "explain", "run"),
-    *("certs", "serve", "predict", "profile", "bench"),
+    *("certs", "serve", "predict", "dealer", "profile", "bench"),
 )
 
 
@@ -65,6 +65,7 @@ def _root(
 from mpcvit.cli import (  # noqa: E402
     bench,  # noqa: F401
     compare,  # noqa: F401
+    dealer,  # noqa: F401
     experiment,  # noqa: F401
     hosts,  # noqa: F401
     lowering,  # noqa: F401

@@ -328,6 +328,62 @@ def agreement(
         print(row["warning"])
 
 
+@bench.command()
+def dealer(
+    config_file: ConfigFile = CIFAR,
+    network: Annotated[str, typer.Option(help="Network of the paper.")] = "relu_softmax",
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            help="Lower it, with the stand-ins of a trained network's program, or program.json."
+        ),
+    ] = None,
+    profile: ProfileName = "semi2k-dealer-wan",
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each, in turns.")] = 3,
+    jobs: Annotated[int, typer.Option(min=1, help="For the dealer alone.")] = 6,
+    workers: Annotated[
+        str, typer.Option(help="Processes of the dealer alone, between commas.")
+    ] = "1,2",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a dealer adds to an inference, online and offline, and how many it can serve.
+
+    Runs with the dealer and with the first party in its place take turns, so
+    that both see the same machine.
+
+    Example: mpcvit bench dealer --rounds 3 --out results/secure/dealer.csv
+    """
+    settings, config = load_profile(profile), load_config(config_file).model
+    counts = parse_whole_numbers(workers, "--workers")
+
+    from mpcvit.bench.dealer import bench_dealer
+    from mpcvit.bench.lowered import lower_like, read_plan
+    from mpcvit.bench.networks import paper_networks, random_checkpoint
+    from mpcvit.lowering.engine import choose_engine
+    from mpcvit.records import write_rows
+    from mpcvit.report.live import counting
+
+    (name,) = _known_networks(network, config)
+    architecture = paper_networks(config)[name]
+    if like is None:
+        model = random_checkpoint(config, architecture)
+    else:
+        model = lower_like(read_plan(like), config, architecture, choose_engine(settings))
+    with counting() as progress:
+        rows = bench_dealer(
+            model, settings, rounds=rounds, jobs=jobs, workers=counts, progress=progress
+        )
+    if out is not None:
+        write_rows(out, rows)
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        shown = (f"{name} {value}" for name, value in row.items() if value != "")
+        print("  ".join(list(shown)[:12]))
+
+
 @app.command(name="profile")
 def profile_latency(
     source: Annotated[

@@ -1,19 +1,16 @@
 """`mpcvit certs`, `mpcvit serve` and `mpcvit predict`: private inference between two hosts."""
 
 import json
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, ModelFile, print_json
-from mpcvit.cli.private import BatchSize, Pictures, ProfileName, RecordFile, tell
-from mpcvit.profile import SECURE_DEFAULT, load_profile
+from mpcvit.cli.options import AnyModelFile, AsJson, print_json
+from mpcvit.cli.private import BatchSize, Pictures, RecordFile, tell
+from mpcvit.cli.stopping import until_stopped
+from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, load_profile
 
 if TYPE_CHECKING:
     from mpcvit.runtime.serve import Visit
@@ -36,6 +33,32 @@ AllowPlaintext = Annotated[
     ),
 ]
 
+HostsProfile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="PROFILE",
+        help="Protocol, ring and limits: a TOML file, or the name of one that comes with mpcvit. "
+        f"{SECURE_DEFAULT} unless given, and {DEALER_DEFAULT} with --dealer.",
+    ),
+]
+DealerAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--dealer",
+        metavar="HOST:PORT",
+        help="Where `mpcvit dealer serve` listens, for a profile with a dealer.",
+    ),
+]
+DealerKey = Annotated[
+    Path | None,
+    typer.Option("--dealer-key", metavar="FILE", help="The dealer's public.pem."),
+]
+
+
+def _named(profile: str | None, dealer: str | None) -> str:
+    return profile or (SECURE_DEFAULT if dealer is None else DEALER_DEFAULT)
+
 
 @app.command()
 def certs(
@@ -46,6 +69,13 @@ def certs(
             "--host",
             help="Name or address at which the server is reached; repeat it for several. "
             "localhost and 127.0.0.1 if none is given.",
+        ),
+    ] = None,
+    dealer_hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dealer-host",
+            help="Name or address at which the dealer is reached; makes a certificate for it too.",
         ),
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 365,
@@ -63,15 +93,20 @@ def certs(
 
     Give the folder `server` to the host of the model and `client` to the host
     of the images, each over a channel that you trust; `ca` goes to neither, and
-    is best kept offline. One authority serves one pair: whoever holds a
-    certificate of it is believed.
+    is best kept offline. With --dealer-host there is a `dealer` too. One
+    authority serves one pair: whoever holds a certificate of it is believed.
 
     Example: mpcvit certs --out certs --host model.example.org
     """
     from mpcvit.runtime.certificates import THIS_MACHINE, make_certificates, roles_named
 
     issued = make_certificates(
-        out, roles=roles_named(parties), hosts=hosts or THIS_MACHINE, days=days, fresh=fresh
+        out,
+        roles=roles_named(f"{parties},dealer" if dealer_hosts else parties),
+        hosts=hosts or THIS_MACHINE,
+        dealer_hosts=dealer_hosts or THIS_MACHINE,
+        days=days,
+        fresh=fresh,
     )
     if as_json:
         print_json(
@@ -90,13 +125,13 @@ def certs(
 
 @app.command()
 def serve(
-    model_file: ModelFile,
+    model_file: AnyModelFile,
     listen: Annotated[
         str,
         typer.Option(metavar="HOST:PORT", help="Where clients say hello."),
     ],
     tls: TlsFolder = None,
-    profile: ProfileName = SECURE_DEFAULT,
+    profile: HostsProfile = None,
     link_port: Annotated[
         int | None,
         typer.Option(
@@ -105,6 +140,8 @@ def serve(
             help="Port of the computation; by default the one above that of --listen.",
         ),
     ] = None,
+    dealer: DealerAddress = None,
+    dealer_key: DealerKey = None,
     allow_plaintext: AllowPlaintext = False,
     max_clients: Annotated[
         int | None, typer.Option(min=1, help="End after so many sessions.")
@@ -119,7 +156,7 @@ def serve(
 
     Example: mpcvit serve model.safetensors --listen model.example.org:9000 --tls certs/server
     """
-    settings = load_profile(profile)
+    settings = load_profile(_named(profile, dealer))
 
     def started() -> None:
         if settings.warning:
@@ -131,34 +168,21 @@ def serve(
 
     from mpcvit.runtime.serve import serve as stage
 
-    with _until_stopped() as stop:
+    with until_stopped() as stop:
         stage(
             model_file,
             listen=listen,
             tls=tls,
             profile=settings,
             link_port=link_port,
+            dealer=dealer,
+            dealer_key=dealer_key,
             allow_plaintext=allow_plaintext,
             max_clients=max_clients,
             stop=stop,
             started=started,
             log=log,
         )
-
-
-@contextmanager
-def _until_stopped() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, in place of what they do otherwise."""
-    stop = threading.Event()
-    former = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
 
 
 @app.command()
@@ -173,8 +197,10 @@ def predict(
         ),
     ],
     tls: TlsFolder = None,
-    profile: ProfileName = SECURE_DEFAULT,
+    profile: HostsProfile = None,
     batch_size: BatchSize = 1,
+    dealer: DealerAddress = None,
+    dealer_key: DealerKey = None,
     allow_plaintext: AllowPlaintext = False,
     out: RecordFile = None,
     as_json: AsJson = False,
@@ -189,7 +215,7 @@ def predict(
     """
     from mpcvit.data import list_pictures
 
-    settings = load_profile(profile)
+    settings = load_profile(_named(profile, dealer))
     pictures = list_pictures(images)
 
     from mpcvit.report.live import counting
@@ -203,6 +229,8 @@ def predict(
             tls=tls,
             profile=settings,
             batch_size=batch_size,
+            dealer=dealer,
+            dealer_key=dealer_key,
             allow_plaintext=allow_plaintext,
             progress=progress,
         )

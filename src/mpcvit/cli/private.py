@@ -18,8 +18,8 @@ ProfileName = Annotated[
         "--profile",
         metavar="PROFILE",
         help="Protocol, ring and network: a TOML file, or one of "
-        f"{', '.join(shipped_profiles())}. Those of SEMI2K are for measuring only, as one party "
-        "must be trusted with everything.",
+        f"{', '.join(shipped_profiles())}. Those of SEMI2K without a dealer are for measuring "
+        "only, as one party must be trusted with everything.",
     ),
 ]
 Pictures = Annotated[
@@ -129,6 +129,12 @@ def _print(pictures: list[Path], result: "RunResult", trust: str) -> None:
         f"compile {set_up.compile_s:.2f}, weights {set_up.weights_s:.2f}, "
         f"warm-up {set_up.warm_up_s:.2f})"
     )
+    if (offline := record.offline) is not None:
+        print(
+            f"offline    {offline.received_bytes / 1e6:,.2f} MB from the dealer in "
+            f"{offline.fetch_s:.2f} s, of which {offline.wait_s:.2f} s were waited for; "
+            f"{offline.held_bytes / 1e6:,.2f} MB held"
+        )
     print(f"trusted    {trust}")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mpcvit.config import from_plain
 from mpcvit.errors import UserError
-from mpcvit.profile import Profile, Protocol, Truncation
+from mpcvit.profile import Dealer, Profile, Protocol, Truncation
 from mpcvit.storage import read_json
 
 DESCRIPTION = "program.json"
@@ -29,7 +29,8 @@ class EngineChoice:
             ring_bits=self.ring_bits,
             fraction_bits=self.fraction_bits,
             truncation=self.truncation,
-            reuse_weight_masks=self.reuse_weight_masks,
+            # which would give masks away there; see Profile
+            reuse_weight_masks=self.reuse_weight_masks and profile.dealer is not Dealer.THIRD_PARTY,
         )
 
 
@@ -54,7 +55,7 @@ def choose_engine(profile: Profile) -> EngineChoice:
             ring_bits=128,
             fraction_bits=26,
             truncation=Truncation.LOCAL,
-            reuse_weight_masks=True,
+            reuse_weight_masks=profile.dealer is not Dealer.THIRD_PARTY,
         )
     return EngineChoice(
         ring_bits=profile.ring_bits,

@@ -3,6 +3,7 @@
     ca/      key.pem, ca.pem: signs certificates, and stays offline
     server/  key.pem, cert.pem, ca.pem: for the host of the model
     client/  key.pem, cert.pem, ca.pem: for the host of the images
+    dealer/  the same, for the dealer's host, where there is one
 
 Keys are those of the curve P-256. As both parties dial each other, each
 certificate serves both ends of a connection.
@@ -12,7 +13,7 @@ import ipaddress
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -31,6 +32,7 @@ from mpcvit.storage import replacing_folder
 
 AUTHORITY_FOLDER = "ca"
 THIS_MACHINE = ("localhost", "127.0.0.1")
+PAIR = (Role.MODEL_OWNER, Role.DATA_OWNER)
 _CLOCKS_DIFFER = timedelta(hours=1)
 _HOST_NAME = re.compile(r"(?!-)[a-zA-Z0-9-]{1,63}(?<!-)(\.(?!-)[a-zA-Z0-9-]{1,63}(?<!-))*")
 _NOTE = """\
@@ -60,20 +62,25 @@ class Issued:
 def make_certificates(
     out: Path,
     *,
-    roles: Sequence[Role] = tuple(CERTIFIED),
+    roles: Sequence[Role] = PAIR,
     hosts: Sequence[str] = THIS_MACHINE,
+    dealer_hosts: Sequence[str] = THIS_MACHINE,
     days: int = 365,
     fresh: bool = False,
     now: datetime | None = None,
 ) -> Issued:
     """Write a folder for each role, signed by the authority in `out` or by a new one.
 
-    `hosts` are the names and addresses at which the server is reached. What is
-    there is kept, unless `fresh`; then everything is new, the authority too.
+    `hosts` are the names and addresses at which the server is reached, and
+    `dealer_hosts` those of the dealer. What is there is kept, unless `fresh`;
+    then everything is new, the authority too.
     """
     if days < 1:
         raise UserError(f"certificates must be valid for a day or more, not {days}")
-    names = [_subject_alternative(host) for host in hosts]
+    names = {
+        Role.MODEL_OWNER: [_subject_alternative(host) for host in hosts],
+        Role.DEALER: [_subject_alternative(host) for host in dealer_hosts],
+    }
     folders = {role: out / CERTIFIED[role] for role in roles}
     _require_room(out, list(folders.values()), fresh=fresh)
     start = now or datetime.now(timezone.utc)
@@ -113,7 +120,7 @@ def roles_named(names: str) -> tuple[Role, ...]:
     for name in wanted:
         if name not in by_name:
             raise UserError(
-                f"there is no party '{name}'; certificates are for {' and '.join(by_name)}"
+                f"there is no party '{name}'; certificates are for {', '.join(by_name)}"
             )
     return tuple(by_name[name] for name in dict.fromkeys(wanted))
 
@@ -185,7 +192,7 @@ def _write_party(
     folder: Path,
     role: Role,
     issuer: Issuer,
-    hosts: Sequence[x509.GeneralName],
+    hosts: Mapping[Role, Sequence[x509.GeneralName]],
     start: datetime,
     end: datetime,
 ) -> x509.Certificate:
@@ -203,8 +210,8 @@ def _write_party(
             critical=False,
         )
     )
-    if role is Role.MODEL_OWNER:  # the one whose host name is checked
-        builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+    if role in hosts:  # those whose host name is checked
+        builder = builder.add_extension(x509.SubjectAlternativeName(hosts[role]), critical=False)
     certificate = builder.sign(issuer.key, hashes.SHA256())
     _write_secret(folder / KEY_FILE, _pem_of_key(key))
     _write(folder / CERTIFICATE_FILE, _pem(certificate))

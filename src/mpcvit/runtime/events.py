@@ -7,7 +7,14 @@ from typing import Any
 from mpcvit.config import to_plain
 from mpcvit.profile import Profile
 from mpcvit.records import Environment
-from mpcvit.run_record import BatchCost, RunRecord, SetUpCost, StageCost, stage_from_dict
+from mpcvit.run_record import (
+    BatchCost,
+    OfflineCost,
+    RunRecord,
+    SetUpCost,
+    StageCost,
+    stage_from_dict,
+)
 from mpcvit.runtime.roles import Role
 
 Event = dict[str, Any]
@@ -77,6 +84,19 @@ def make_record(
         peak_bytes={role.value: journal.find(role, "finished")["peak_bytes"] for role in roles},
         notes=(*notes, *_notes(journal.events[Role.DATA_OWNER])),
         environment=Environment.here(),
+        offline=_offline(journal.events[Role.DATA_OWNER]),
+    )
+
+
+def _offline(events: Sequence[Event]) -> OfflineCost | None:
+    found = [event for event in events if event["event"] == "material"]
+    if not found:
+        return None
+    return OfflineCost(
+        received_bytes=sum(event["received_bytes"] for event in found),
+        fetch_s=sum(event["fetch_s"] for event in found),
+        wait_s=sum(event["wait_s"] for event in found),
+        held_bytes=max(event["received_bytes"] for event in found),
     )
 
 

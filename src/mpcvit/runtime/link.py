@@ -42,6 +42,11 @@ class Channel:
     def peers(self) -> tuple[Role, ...]:
         return tuple(role for role in self.roles if role is not self.role)
 
+    @property
+    def number(self) -> int:
+        """How SPU counts this party; for SPU's own settings alone."""
+        return self.roles.index(self.role)
+
     def send(self, to: Role, message: bytes) -> None:
         # not `send`, which waits a round trip for the receipt
         self._own.send_async(self.roles.index(to), message)

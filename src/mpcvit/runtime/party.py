@@ -22,10 +22,12 @@ import numpy as np
 
 from mpcvit.config import from_plain
 from mpcvit.data import make_inputs
+from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model, load_model
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.dealer_place import DealerPlace
 from mpcvit.runtime.events import Event
 from mpcvit.runtime.link import connect
 from mpcvit.runtime.probe import measure_component
@@ -54,7 +56,8 @@ def main() -> None:
         # the others' last receipts must find this process, or theirs would come down
         watcher.join()
     except UserError as error:
-        report({"event": "error", "message": str(error)})
+        of_dealer = isinstance(error, DealerError)
+        report({"event": "error", "message": str(error), "of_dealer": of_dealer})
         _exit(2)
     except Exception as error:
         traceback.print_exc()  # into the party's own log
@@ -83,10 +86,11 @@ def take_part(
         Credentials(folder=Path(folder)) if folder else None,
     )
     report({"event": "connected", "connect_s": time.perf_counter() - started})
+    dealer = DealerPlace(**job["dealer"]) if "dealer" in job else None
     if "component" in job:
         measure_component(channel, profile, job["component"], job["shape"], report)
     elif model is not None:
-        offer_model(channel, profile, model, report)
+        offer_model(channel, profile, model, report, dealer)
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
@@ -94,7 +98,7 @@ def take_part(
             report({"event": "inputs", "resized": inputs.resized})
             return inputs.images
 
-        logits = classify(channel, profile, make_images, job["batch_size"], report)
+        logits = classify(channel, profile, make_images, job["batch_size"], report, dealer)
         report({"event": "result", "logits": logits.tolist()})
     else:
         help_others(channel, profile, report)

@@ -8,7 +8,7 @@ import numpy as np
 from mpcvit.errors import UserError
 from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
 from mpcvit.runtime.events import Journal, Progress
-from mpcvit.runtime.hosts import require_for_two_hosts, require_protected
+from mpcvit.runtime.hosts import find_dealer, require_for_two_hosts, require_protected, told
 from mpcvit.runtime.processes import PartyProcess, wait_until_ready, watch
 from mpcvit.runtime.rendezvous import Hello, Watchdog, dial
 from mpcvit.runtime.roles import Address, Role, is_this_machine, require_free, resolve
@@ -25,6 +25,8 @@ def predict(
     tls: str | Path | None = None,
     profile: str | Path | Profile = SECURE_DEFAULT,
     batch_size: int = 1,
+    dealer: Address | None = None,
+    dealer_key: str | Path | None = None,
     allow_plaintext: bool = False,
     progress: Progress = lambda what, done, total: None,
 ) -> RunResult:
@@ -33,7 +35,8 @@ def predict(
     `images` are files, a folder, or uint8 arrays [height, width, channel].
     `listen` is this host's address, which the server dials back. `tls` is a
     folder with this party's certificate; without it, both addresses must be
-    on this machine, unless `allow_plaintext`.
+    on this machine, unless `allow_plaintext`. `dealer` and `dealer_key` name
+    the dealer, where the profile has one.
     """
     settings = load_profile(profile)
     require_for_two_hosts(settings)
@@ -49,12 +52,15 @@ def predict(
         raise UserError(f"the server cannot dial {listen}; listen on an address that it reaches")
     require_free(f"{host}:{port}")
     pictures = list_images(images)
+    place = find_dealer(settings, dealer, dealer_key, credentials)
     journal = Journal(progress)
     progress("connecting", 0, 1)
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
-        own = {**own_images(pictures, Path(name)), "batch_size": batch_size}
-        if credentials is not None:
-            own["tls"] = str(credentials.folder)
+        own = {
+            **own_images(pictures, Path(name)),
+            "batch_size": batch_size,
+            **told(credentials, place),
+        }
         with PartyProcess(Role.DATA_OWNER, settings, own, Path(name) / "data_owner") as party:
             wait_until_ready(party, settings, journal)
             hello = Hello(terms=terms_of(settings), link_port=port)

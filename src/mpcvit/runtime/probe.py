@@ -14,12 +14,14 @@ from mpcvit.profile import Profile, Protocol
 from mpcvit.run_record import StageCost, stage_from_dict
 from mpcvit.runtime.compiled import compile_function
 from mpcvit.runtime.components import Component, find_component
+from mpcvit.runtime.engine import Engine
 from mpcvit.runtime.events import Journal
 from mpcvit.runtime.link import Channel
 from mpcvit.runtime.processes import run_processes
 from mpcvit.runtime.roles import Role, roles_of
-from mpcvit.runtime.session import Engine, Report
-from mpcvit.runtime.simulate import one_at_a_time, run_in_threads
+from mpcvit.runtime.session import Report
+from mpcvit.runtime.simulate import one_at_a_time
+from mpcvit.runtime.threads import run_in_threads
 from mpcvit.runtime.trace import profile_log
 
 

@@ -21,10 +21,12 @@ import numpy as np
 
 from mpcvit.config import to_plain
 from mpcvit.data.cache import CACHE_VARIABLE, default_folder
+from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
-from mpcvit.profile import Profile
+from mpcvit.profile import Dealer, Profile
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.events import Event, Journal
+from mpcvit.runtime.local_dealer import LocalDealer
 from mpcvit.runtime.roles import Address, Role, free_addresses, roles_of
 from mpcvit.runtime.wan import Relay, Route
 
@@ -41,7 +43,13 @@ def run_processes(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-")))
         listening = dict(zip(roles, free_addresses(len(roles)), strict=True))
+        dealer = None
+        if profile.dealer is Dealer.THIRD_PARTY:
+            dealer = stack.enter_context(LocalDealer(folder))
+            listening[Role.DEALER] = dealer.address
         dialled = _dialled(listening, profile, stack)
+        if dealer is not None:
+            own = _with_dealer(own, dealer, dialled)
         parties = [
             stack.enter_context(
                 PartyProcess(
@@ -54,9 +62,22 @@ def run_processes(
             for role in roles
         ]
         for party in parties:
-            party.meet(dialled[party.role], session)
+            addresses = {role: dialled[party.role][role] for role in roles}
+            party.meet(addresses, session)
         watch(parties, profile, journal)
     return np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
+
+
+def _with_dealer(
+    own: Mapping[Role, Mapping[str, Any]],
+    dealer: LocalDealer,
+    dialled: Mapping[Role, Mapping[Role, Address]],
+) -> dict[Role, dict[str, Any]]:
+    """What each role is told, and where it finds the dealer."""
+    places = dealer.places({role: found[Role.DEALER] for role, found in dialled.items()})
+    return {
+        role: {**own.get(role, {}), "dealer": place.to_dict()} for role, place in places.items()
+    }
 
 
 def _dialled(
@@ -69,13 +90,13 @@ def _dialled(
         (dialler, other): Route(dialler=dialler.name, dialled=other.name, target=listening[other])
         for dialler in listening
         for other in listening
-        if dialler is not other
+        if dialler is not other and dialler is not Role.DEALER  # who dials nobody
     }
     relay = stack.enter_context(Relay(profile.network, list(routes.values())))
     return {
         role: {
-            other: listening[other] if other is role else relay.addresses[routes[role, other]]
-            for other in listening
+            other: relay.addresses[routes[role, other]] if (role, other) in routes else address
+            for other, address in listening.items()
         }
         for role in listening
     }
@@ -201,7 +222,8 @@ def _collect(party: PartyProcess, journal: Journal) -> bool:
     events = party.read_events()
     for event in events or ():
         if event["event"] == "error":
-            raise UserError(event["message"])
+            kind = DealerError if event.get("of_dealer") else UserError
+            raise kind(event["message"])
         journal.add(party.role, event)
     return events is not None
 

@@ -17,10 +17,11 @@ class Role(str, Enum):
     MODEL_OWNER = "model owner"
     DATA_OWNER = "data owner"
     HELPER = "helper"  # nothing; ABY3 needs a third
+    DEALER = "dealer"  # randomness for SEMI2K; takes no part in the computation itself
 
 
 def roles_of(protocol: Protocol) -> tuple[Role, ...]:
-    """Who takes part. The first is SEMI2K's dealer, where the first party is."""
+    """Who computes. The first is SEMI2K's dealer too, where the profile says so."""
     return tuple(Role)[: protocol.parties]
 
 

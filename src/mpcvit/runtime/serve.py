@@ -18,11 +18,12 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
 from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.events import Journal
-from mpcvit.runtime.hosts import require_for_two_hosts, require_protected
+from mpcvit.runtime.hosts import find_dealer, require_for_two_hosts, require_protected, told
 from mpcvit.runtime.processes import PartyProcess, wait_until_ready, watch
 from mpcvit.runtime.rendezvous import Answer, Hello, Line, Verdict, Watchdog, accept
 from mpcvit.runtime.roles import Address, Role, require_free, resolve
@@ -73,6 +74,8 @@ def serve(
     tls: str | Path | None = None,
     profile: str | Path | Profile = SECURE_DEFAULT,
     link_port: int | None = None,
+    dealer: Address | None = None,
+    dealer_key: str | Path | None = None,
     allow_plaintext: bool = False,
     max_clients: int | None = None,
     stop: threading.Event | None = None,
@@ -84,6 +87,7 @@ def serve(
     Clients say hello at `listen`; the computation takes place on `link_port`, by
     default the one above. `tls` is a folder with this party's certificate;
     without it, `listen` must be on this machine, unless `allow_plaintext`.
+    `dealer` and `dealer_key` name the dealer, where the profile has one.
     Returns by itself only after `max_clients` sessions. `started` is called once
     clients may come, and `log` with every visit.
     """
@@ -96,13 +100,14 @@ def serve(
     if not 0 < link_port < 2**16 or link_port == port:
         raise UserError(f"the link port must be a free one below 65536, not {link_port}")
     require_free(f"{host}:{link_port}")
+    place = find_dealer(settings, dealer, dealer_key, credentials)
     try:
         listener = socket.create_server((host, port))
     except OSError as error:
         raise UserError(f"cannot listen on {listen}: {error.strerror or error}") from error
     with listener, tempfile.TemporaryDirectory(prefix="mpcvit-") as name:
         server = _Server(
-            own={**own_model(model, Path(name)), **_place(credentials)},
+            own={**own_model(model, Path(name)), **told(credentials, place)},
             profile=settings,
             credentials=credentials,
             link=(host, link_port),
@@ -111,10 +116,6 @@ def serve(
             log=log,
         )
         server.run(listener, started)
-
-
-def _place(credentials: Credentials | None) -> dict[str, str]:
-    return {} if credentials is None else {"tls": str(credentials.folder)}
 
 
 class _Attendant:
@@ -237,6 +238,8 @@ class _Server:
             watch([attendant.party], self._profile, attendant.journal, check)
             watchdog.part()
             return "done"
+        except DealerError as error:  # of which the client has been told, and is gone
+            return str(error)
         except UserError as error:
             line.poll()
             where = attendant.journal.where(Role.MODEL_OWNER)

@@ -21,12 +21,13 @@ from mpcvit.profile import Profile, Protocol
 from mpcvit.run_record import StageCost
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import Program, compile_function, compile_network
+from mpcvit.runtime.dealer_place import DealerPlace
+from mpcvit.runtime.dealing import Dealing
+from mpcvit.runtime.engine import Engine
 from mpcvit.runtime.errors import PartyError
-from mpcvit.runtime.link import Channel, lost
+from mpcvit.runtime.link import Channel
 from mpcvit.runtime.roles import Role
-from mpcvit.runtime.shares import Sharing, runtime_config
 from mpcvit.runtime.terms import Terms, difference, terms_of
-from mpcvit.runtime.trace import profile_log
 
 Report = Callable[[dict[str, Any]], None]
 """Takes events, as plain values: what happens, and what it cost; never a secret."""
@@ -66,9 +67,15 @@ class Request:
         return cls(images=images, batch_size=batch_size)
 
 
-def offer_model(channel: Channel, profile: Profile, model: Model, report: Report) -> None:
+def offer_model(
+    channel: Channel,
+    profile: Profile,
+    model: Model,
+    report: Report,
+    dealer: DealerPlace | None = None,
+) -> None:
     """Take part as the model owner: learns how many images came, and nothing else."""
-    session = Session(channel, profile, report)
+    session = Session(channel, profile, report, dealer)
     session.agree_on_terms()
     card = ModelCard.of(model)
     for peer in channel.peers:
@@ -82,10 +89,15 @@ def offer_model(channel: Channel, profile: Profile, model: Model, report: Report
 
 
 def classify(
-    channel: Channel, profile: Profile, make_images: MakeImages, batch_size: int, report: Report
+    channel: Channel,
+    profile: Profile,
+    make_images: MakeImages,
+    batch_size: int,
+    report: Report,
+    dealer: DealerPlace | None = None,
 ) -> np.ndarray:
     """Take part as the data owner: learns the logits, and what is public of the model."""
-    session = Session(channel, profile, report)
+    session = Session(channel, profile, report, dealer)
     session.agree_on_terms()
     card = ModelCard.from_dict(channel.receive_json(Role.MODEL_OWNER))
     images = make_images(card)
@@ -128,54 +140,24 @@ def agree(channel: Channel, terms: Terms) -> None:
             raise PartyError(found)
 
 
-class Engine:
-    """SPU's runtime of one party, with the shares that go in and out and the costs it counts.
-
-    Parties' runtimes talk as they start, so terms must be agreed on before.
-    """
-
-    def __init__(self, channel: Channel, profile: Profile) -> None:
-        self._channel, self._silence_s = channel, profile.limits.silence_s
-        self.sharing = Sharing(channel, profile)
-        self._log = profile_log()
-        config = runtime_config(profile)
-        config.enable_pphlo_profile = channel.counts_costs
-        try:
-            self.runtime = spu.Runtime(channel.context, config)
-        except RuntimeError as error:
-            raise lost(error, self._silence_s) from error
-
-    def run(self, executable: Any, name: str) -> StageCost:
-        wall, cpu = time.perf_counter(), time.process_time()
-        try:
-            self.runtime.run(executable)
-        except RuntimeError as error:
-            raise lost(error, self._silence_s) from error
-        seconds = time.perf_counter() - wall
-        compute_s = (time.process_time() - cpu) / self._channel.parties_here
-        if self._channel.counts_costs:
-            return self._log.read(executable.name, name, compute_s)
-        return StageCost(
-            name=name,
-            sent_bytes=0,
-            received_bytes=0,
-            exchanges=0,
-            seconds=seconds,
-            compute_s=min(compute_s, seconds),
-        )
-
-
 class Session:
     """The steps that all roles have in common."""
 
-    def __init__(self, channel: Channel, profile: Profile, report: Report) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        profile: Profile,
+        report: Report,
+        dealer: DealerPlace | None = None,
+    ) -> None:
         self._channel, self._profile, self._report = channel, profile, report
+        self._dealing = None if dealer is None else Dealing(channel, profile, dealer)
         self._programs: dict[int, Program] = {}
         self._started: Engine | None = None
         self._batch = 0
 
     @property
-    def _engine(self) -> "Engine":
+    def _engine(self) -> Engine:
         assert self._started is not None, "prepare comes first"
         return self._started
 
@@ -195,9 +177,17 @@ class Session:
                 ),
             )
         digest = "+".join(program.digest() for program in self._programs.values())
+        dealing = self._dealing
+        scripts = {} if dealing is None else dealing.terms(self._programs)
         seconds = time.perf_counter() - started
-        agree(self._channel, {"architecture": card.architecture.digest(), "program": digest})
-        self._started = Engine(self._channel, self._profile)
+        terms = {"architecture": card.architecture.digest(), "program": digest, **scripts}
+        agree(self._channel, terms)
+        desk = None if dealing is None else dealing.desk
+        self._started = Engine(self._channel, self._profile, desk)
+        if dealing is not None:
+            job = dealing.make_job(self._engine, request.batches)
+            agree(self._channel, {"job for the dealer": job.digest})
+            dealing.authorise(job)
         (program, *_) = self._programs.values()
         self._report(
             {
@@ -240,6 +230,9 @@ class Session:
     def infer(self, batch: int, images: np.ndarray | None = None) -> np.ndarray | None:
         """Run all stages on one batch; gives logits to the data owner and None to others."""
         program = self._programs[batch]
+        if self._dealing is not None:
+            offline = self._dealing.await_material(self._batch)
+            self._report({"event": "material", **offline})
         source = program.stages[0].source
         started = time.perf_counter()
         if images is not None:
@@ -264,10 +257,14 @@ class Session:
         self._engine.runtime.del_var(target)
         sent_bytes, received_bytes = (count, 0) if logits is None else (0, count)
         self._report_stage(_transfer("output", sent_bytes, received_bytes, started), batch)
+        if self._dealing is not None:
+            self._dealing.done_with(self._batch)
         self._batch += 1
         return logits
 
     def finish(self) -> None:
+        if self._dealing is not None:
+            self._dealing.close()
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._report({"event": "finished", "peak_bytes": peak_bytes})
 

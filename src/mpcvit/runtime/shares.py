@@ -72,6 +72,11 @@ class Sharing:
             )
         return dict(zip(shapes, shares, strict=True)), len(message)
 
+    def make_up(self, shape: Shape) -> Share:
+        """A share of nothing in particular: for what is run without secrets."""
+        split = self._io.make_shares(np.zeros(shape, np.float32), libspu.Visibility.VIS_SECRET)
+        return split[self._channel.number]
+
     def reveal_to(
         self, receiver: Role, share: Share, shape: Shape
     ) -> tuple[np.ndarray | None, int]:

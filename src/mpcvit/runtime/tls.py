@@ -14,7 +14,7 @@ from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.roles import Role
 
 KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE = "key.pem", "cert.pem", "ca.pem"
-CERTIFIED = {Role.MODEL_OWNER: "server", Role.DATA_OWNER: "client"}
+CERTIFIED = {Role.MODEL_OWNER: "server", Role.DATA_OWNER: "client", Role.DEALER: "dealer"}
 """The common name in each role's certificate."""
 
 

@@ -13,7 +13,7 @@ from mpcvit.errors import UserError
 from mpcvit.lowering.engine import LEAST_SAFE_BITS, EngineChoice, safe_bits
 from mpcvit.lowering.lower import products_of, relative_error
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.profile import Network, Profile, Protocol, Truncation
+from mpcvit.profile import Dealer, Network, Profile, Protocol, Truncation
 from mpcvit.run_record import StageCost
 from mpcvit.runtime.run import run
 
@@ -89,8 +89,9 @@ def _families(profile: Profile) -> Iterator[EngineChoice]:
             reuse_weight_masks=False,
         )
         return
+    masks = (False,) if profile.dealer is Dealer.THIRD_PARTY else (True, False)
     for ring_bits, truncation in ((128, Truncation.LOCAL), (64, Truncation.FAITHFUL)):
-        for reuse in (True, False):
+        for reuse in masks:
             yield EngineChoice(
                 ring_bits=ring_bits,
                 fraction_bits=_FRACTION_BITS[ring_bits][0],

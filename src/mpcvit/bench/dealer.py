@@ -1,0 +1,170 @@
+"""What a dealer costs: its share of an inference, and how many it can serve."""
+
+import json
+import secrets
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from mpcvit.bench.networks import random_images
+from mpcvit.bench.secure import here
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.dealer import ADJUSTING, PARTIES
+from mpcvit.dealer.client import DealerClient
+from mpcvit.dealer.generator import SEED_BYTES
+from mpcvit.dealer.jobs import Job
+from mpcvit.dealer.keys import PUBLIC_FILE, load_public_key
+from mpcvit.dealer.script import Script
+from mpcvit.errors import UserError
+from mpcvit.lowering.program import Model
+from mpcvit.profile import Dealer, Profile
+from mpcvit.run_record import RunRecord
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.compiled import compile_network
+from mpcvit.runtime.local_dealer import LocalDealer
+from mpcvit.runtime.rehearsal import script_of
+from mpcvit.runtime.roles import Role
+from mpcvit.runtime.run import run, settings_for
+
+Progress = Callable[[str, int, int], None]
+Row = dict[str, Any]
+
+
+def bench_dealer(
+    model: Model,
+    profile: Profile,
+    *,
+    rounds: int,
+    jobs: int,
+    workers: Sequence[int],
+    progress: Progress,
+) -> list[Row]:
+    """Runs with a dealer and with the first party, in turns; then the dealer alone."""
+    if profile.dealer is not Dealer.THIRD_PARTY:
+        raise UserError("the profile must have a dealer, as semi2k-dealer-wan has")
+    profiles = {
+        "first-party": replace(profile, dealer=Dealer.FIRST_PARTY_INSECURE),
+        "third-party": profile,
+    }
+    records: dict[str, list[RunRecord]] = {name: [] for name in profiles}
+    for index in range(rounds):
+        for name, settings in profiles.items():
+            records[name].append(run(model, random_images(model.model), settings).record)
+        progress("rounds", index + 1, rounds)
+    first_s = statistics.median(record.measured_s for record in records["first-party"])
+    form = "plain" if isinstance(model, Checkpoint) else "lowered"
+    common = {"form": form, "architecture": model.architecture.digest()}
+    rows = [
+        {**_EMPTY, **_online(name, found, first_s), **common, **_here(model, profiles[name])}
+        for name, found in records.items()
+    ]
+    settings = settings_for(model, profile)
+    for index, count in enumerate(workers):
+        row = _throughput(ModelCard.of(model), settings, jobs=jobs, workers=count)
+        rows.append({**_EMPTY, **row, **common, **_here(model, profile)})
+        progress("dealers", index + 1, len(workers))
+    return rows
+
+
+def _here(model: Model, profile: Profile) -> Row:
+    return here(model.model, settings_for(model, profile))
+
+
+_EMPTY = dict.fromkeys(
+    (
+        *("what", "dealer", "runs", "online_s", "fastest_s", "slowest_s", "of_first_party"),
+        *("exchanges", "sent_mb", "offline_mb", "offline_s", "held_mb", "peak_mb"),
+        *("workers", "jobs", "seconds", "dealer_cpu_s_per_job", "jobs_per_minute"),
+        "jobs_per_core_minute",
+    ),
+    "",
+)
+
+
+def _online(name: str, records: list[RunRecord], first_s: float) -> Row:
+    seconds = [record.measured_s for record in records]
+    offline = [record.offline for record in records if record.offline is not None]
+    row = {
+        "what": "inference",
+        "dealer": name,
+        "runs": len(records),
+        "online_s": round(statistics.median(seconds), 3),
+        "fastest_s": round(min(seconds), 3),
+        "slowest_s": round(max(seconds), 3),
+        "of_first_party": round(statistics.median(seconds) / first_s, 3),
+        "exchanges": records[0].exchanges,
+        "sent_mb": round(records[0].sent_bytes / 1e6, 3),
+        "peak_mb": round(records[-1].peak_bytes[Role.MODEL_OWNER.value] / 1e6),
+    }
+    if offline:
+        row |= {
+            "offline_mb": round(offline[0].received_bytes / 1e6, 3),
+            "offline_s": round(statistics.median(one.fetch_s for one in offline), 3),
+            "held_mb": round(offline[0].held_bytes / 1e6, 3),
+        }
+    return row
+
+
+def _throughput(card: ModelCard, profile: Profile, *, jobs: int, workers: int) -> Row:
+    """Jobs of one inference each, asked for by as many parties at once as there are workers."""
+    with (
+        tempfile.TemporaryDirectory(prefix="mpcvit-") as name,
+        LocalDealer(Path(name) / "dealer", workers=workers) as dealer,
+    ):
+        public = load_public_key(Path(name) / "dealer" / "keys" / PUBLIC_FILE)
+        script = script_of(compile_network(card, profile, 1), profile, public.pem)
+        places = dealer.places()
+        clients = {
+            party: place.client(patience_s=60.0)
+            for party, place in zip(PARTIES, places.values(), strict=True)
+        }
+        key = serialization.load_pem_public_key(public.pem.encode())
+        assert isinstance(key, rsa.RSAPublicKey)
+        made = [_job(script, key, public.fingerprint) for _ in range(jobs)]
+        started = time.perf_counter()
+        askers = [
+            threading.Thread(target=_ask, args=(clients, made[index::workers]))
+            for index in range(workers)
+        ]
+        for asker in askers:
+            asker.start()
+        for asker in askers:
+            asker.join()
+        seconds = time.perf_counter() - started
+        totals = json.loads(clients[ADJUSTING].metrics())
+    cpu_s = totals["cpu_seconds"] / jobs
+    return {
+        "what": "dealer alone",
+        "dealer": "third-party",
+        "workers": workers,
+        "jobs": jobs,
+        "offline_mb": round(script.answer_bytes / 1e6, 3),
+        "seconds": round(seconds, 2),
+        "dealer_cpu_s_per_job": round(cpu_s, 3),
+        "jobs_per_minute": round(60 * jobs / seconds, 1),
+        "jobs_per_core_minute": round(60 / cpu_s, 1),
+    }
+
+
+def _ask(clients: dict[str, DealerClient], jobs: list[Job]) -> None:
+    for job in jobs:
+        for client in clients.values():
+            client.authorise(job)
+        script, _ = job.inference(0)
+        content = memoryview(bytearray(script.answer_bytes))
+        clients[ADJUSTING].fetch(job, 0, content, lambda done: None)
+
+
+def _job(script: Script, key: rsa.RSAPublicKey, fingerprint: str) -> Job:
+    sealed = tuple(
+        key.encrypt(secrets.token_bytes(SEED_BYTES), padding.PKCS1v15()) for _ in PARTIES
+    )
+    return Job(seeds=sealed, start=0, plan=((script, 1),), key=fingerprint)

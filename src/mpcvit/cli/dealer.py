@@ -1,0 +1,116 @@
+"""`mpcvit dealer`: a third organisation that makes SEMI2K's randomness."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mpcvit.cli import app
+from mpcvit.cli.options import AsJson, print_json
+from mpcvit.cli.stopping import until_stopped
+from mpcvit.errors import UserError
+
+if TYPE_CHECKING:
+    from mpcvit.dealer.server import Served
+
+dealer = typer.Typer(
+    no_args_is_help=True,
+    help="Be the dealer of two other organisations: make SEMI2K's randomness for them.",
+)
+app.add_typer(dealer, name="dealer")
+
+
+@dealer.command()
+def keys(
+    out: Annotated[Path, typer.Option("--out", help="Folder to make.")] = Path("dealer"),
+    as_json: AsJson = False,
+) -> None:
+    """Make the dealer's key pair.
+
+    Give public.pem to both parties, over a channel that you trust; private.pem
+    stays with the dealer, and whoever has it can read what the parties compute.
+
+    Example: mpcvit dealer keys --out dealer
+    """
+    from mpcvit.dealer.keys import PRIVATE_FILE, PUBLIC_FILE, make_keys
+
+    public = make_keys(out)
+    if as_json:
+        print_json({"folder": str(out), "fingerprint": public.fingerprint})
+        return
+    print(f"{out / PUBLIC_FILE}  for both parties, SHA-256 {public.fingerprint}")
+    print(f"{out / PRIVATE_FILE}  for the dealer alone")
+
+
+@dealer.command()
+def serve(
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where parties ask.")],
+    key_folder: Annotated[
+        Path, typer.Option("--keys", metavar="DIR", help="As `mpcvit dealer keys` makes it.")
+    ],
+    tls: Annotated[
+        Path,
+        typer.Option(
+            "--tls", metavar="DIR", help="The dealer's folder, as `mpcvit certs` makes it."
+        ),
+    ],
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for open jobs and used seeds, to be kept as long as the key; jobs.sqlite "
+            "beside the key unless given."
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
+    jobs_per_minute: Annotated[int, typer.Option(min=1, help="Of each party.")] = 60,
+    idle_hours: Annotated[
+        float, typer.Option(min=0.01, help="After which a job is forgotten.")
+    ] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make randomness for jobs that both parties have authorised, until stopped.
+
+    Prints a line for each connection: who asked for what, how many bytes and
+    seconds it took and how it ended. The dealer sees neither model nor images,
+    but could read both together with what passes between the parties; so it
+    must belong to neither of them, nor to whoever runs their network.
+
+    Example: mpcvit dealer serve --listen dealer.example.org:9100 --keys dealer \
+--tls certs/dealer
+    """
+    # its processes share the cores; must be set before NumPy is loaded
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    import socket
+
+    from mpcvit.dealer.jobs import JobLimits, JobTable
+    from mpcvit.dealer.keys import load_private_key
+    from mpcvit.dealer.server import serve_dealer
+    from mpcvit.runtime.roles import Role, resolve
+    from mpcvit.runtime.tls import load_credentials
+
+    key = load_private_key(key_folder)
+    context = load_credentials(tls, Role.DEALER).listening_context()
+    limits = JobLimits(idle_s=3600 * idle_hours, jobs_per_minute=jobs_per_minute)
+    place = records or key_folder / "jobs.sqlite"
+    table = JobTable(place, key, limits)
+
+    def log(served: "Served") -> None:
+        print(json.dumps(served.to_dict()) if as_json else served, flush=True)
+
+    try:
+        listener = socket.create_server(resolve(listen))
+    except OSError as error:
+        raise UserError(f"cannot listen on {listen}: {error.strerror or error}") from error
+    with listener, until_stopped() as stop:
+        typer.echo(f"dealing at {listen}; Ctrl-C ends", err=True)
+        serve_dealer(
+            listener, context, table, key.public.fingerprint, stop=stop, log=log, workers=workers
+        )
+    totals = table.totals()
+    typer.echo(
+        f"since {place} was made: {totals['jobs']:.0f} jobs, {totals['inferences']:.0f} "
+        f"inferences, {totals['sent_bytes'] / 1e6:,.1f} MB, {totals['seconds']:.1f} s",
+        err=True,
+    )

@@ -1,0 +1,160 @@
+"""A party's side of a dealer: authorise a job, and fetch its material."""
+
+import contextlib
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse, HTTPSConnection
+
+from mpcvit.dealer import SPU_VERSION
+from mpcvit.dealer.errors import DealerError, LaterError
+from mpcvit.dealer.jobs import Job
+from mpcvit.dealer.messages import name_of
+
+NAME = "dealer"
+"""The common name in a dealer's certificate."""
+
+_RETRY_S = 0.3
+_MOST_ANSWER = 1 << 12
+_PIECE_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, kw_only=True)
+class DealerClient:
+    """Speaks with one dealer. What fails on the way is tried again for `patience_s`."""
+
+    address: str  # host:port, as in the dealer's certificate
+    fingerprint: str  # of the key that seeds are encrypted to
+    context: ssl.SSLContext
+    patience_s: float
+    dialled: str = ""  # where the address is reached, if elsewhere
+
+    def check(self) -> None:
+        """Make sure that the dealer is there, and the one that is meant."""
+        terms = json.loads(self._patiently(lambda: self._ask("GET", "/terms")))
+        if terms.get("key") != self.fingerprint:
+            raise DealerError(
+                f"the dealer at {self.address} has another key than the one given for it"
+            )
+        if terms.get("spu") != SPU_VERSION:
+            raise DealerError(
+                f"the dealer at {self.address} serves SPU {str(terms.get('spu'))[:20]!r}, not "
+                f"{SPU_VERSION}"
+            )
+
+    def metrics(self) -> bytes:
+        """What the dealer has served so far, as JSON."""
+        return self._patiently(lambda: self._ask("GET", "/metrics"))
+
+    def authorise(self, job: Job) -> None:
+        content = job.to_bytes()
+        self._patiently(lambda: self._ask("POST", "/jobs", content))
+
+    def wait_until_open(self, job: Job) -> None:
+        """Return once the other party has authorised the job too.
+
+        From then on the dealer uses its seeds for nothing else. So whoever wants
+        to rely on that waits before its masks hide anything.
+        """
+        self._patiently(lambda: self._ask("GET", f"/jobs/{job.digest}"))
+
+    def fetch(
+        self, job: Job, inference: int, into: memoryview, done: Callable[[int], None]
+    ) -> None:
+        """Fill a buffer with an inference's material; `done` is told how many bytes there are.
+
+        After a break it goes on with the first step that is not whole.
+        """
+        script, _ = job.inference(inference)
+        ends = [0]
+        for step in script.steps:
+            ends.append(ends[-1] + sum(step.answer_bytes))
+        filled = 0
+
+        def go_on() -> bytes:
+            nonlocal filled
+            first = max(index for index, end in enumerate(ends) if end <= filled)
+            filled = ends[first]
+            path = f"/jobs/{job.digest}/{inference}/{first}"
+            with self._answer("GET", path) as answer:
+                if answer.length != len(into) - filled:
+                    raise DealerError(f"the dealer at {self.address} offers material of no use")
+                while filled < len(into):
+                    count = answer.readinto(into[filled : filled + _PIECE_BYTES])
+                    if not count:
+                        raise ConnectionResetError("answered short")
+                    filled += count
+                    done(filled)
+            return b""
+
+        self._patiently(go_on, lambda: filled)
+
+    def _patiently(
+        self, attempt: Callable[[], bytes], progress: Callable[[], int] = lambda: 0
+    ) -> bytes:
+        """Try until it works, or nothing has moved for too long."""
+        deadline, reached = time.monotonic() + self.patience_s, progress()
+        while True:
+            try:
+                return attempt()
+            except LaterError as error:
+                failure = f"refuses: {error}"
+            except TimeoutError:
+                failure = "stalls"
+            except ssl.SSLCertVerificationError as error:
+                raise DealerError(
+                    f"the certificate of the dealer at {self.address} is not accepted: "
+                    f"{error.verify_message}"
+                ) from error
+            except ssl.SSLError as error:
+                failure = f"hung up: {(error.reason or str(error)).replace('_', ' ').lower()}"
+            except ConnectionRefusedError:
+                failure = "is not there: connection refused"
+            except (OSError, HTTPException, ValueError) as error:
+                failure = f"breaks off: {getattr(error, 'strerror', None) or error}"
+            if progress() > reached:
+                deadline, reached = time.monotonic() + self.patience_s, progress()
+            if time.monotonic() + _RETRY_S > deadline:
+                raise DealerError(
+                    f"the dealer at {self.address} {failure} (tried for {self.patience_s:g} s)"
+                )
+            time.sleep(_RETRY_S)
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        with self._answer(method, path, body) as answer:
+            return answer.read(_MOST_ANSWER)
+
+    @contextmanager
+    def _answer(self, method: str, path: str, body: bytes | None = None) -> Iterator[HTTPResponse]:
+        """The answer to one request, whose body is still to be read."""
+        host, _, port = self.address.rpartition(":")
+        connection = HTTPSConnection(host, int(port), timeout=self.patience_s)
+        with contextlib.closing(connection):
+            connection.sock = self._dial(host)
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                reason = answer.read(_MOST_ANSWER).decode(errors="replace")
+                reason = reason if reason.isprintable() else repr(reason)
+                if answer.status == 503:
+                    raise LaterError(reason)
+                raise DealerError(f"the dealer at {self.address} refuses: {reason}")
+            yield answer
+
+    def _dial(self, host: str) -> ssl.SSLSocket:
+        place, _, port = (self.dialled or self.address).rpartition(":")
+        plain = socket.create_connection((place, int(port)), timeout=self.patience_s)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line = self.context.wrap_socket(plain, server_hostname=host)
+        except BaseException:
+            plain.close()
+            raise
+        if (name := name_of(line)) != NAME:
+            line.close()
+            raise DealerError(f"the certificate at {self.address} is that of '{name}'")
+        return line

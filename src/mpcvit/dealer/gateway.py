@@ -1,0 +1,160 @@
+"""Where a party's SPU finds its dealer: a port on its own machine.
+
+SPU's client cannot show a token, trusts whatever it is told and waits for ever
+for the rest of an answer that breaks off. So each party's SPU speaks with a
+gateway in its own process. Both parties' SPUs are told to adjust; the gateway
+of the party that does not answers with zeros, which change nothing. Thus both
+see every request of their own SPU, and hold it to what was agreed on.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Sequence
+
+from mpcvit.dealer.errors import DealerError
+from mpcvit.dealer.framing import Call, frame, frame_error, read_call
+from mpcvit.dealer.jobs import Job
+from mpcvit.dealer.messages import read_message, send
+from mpcvit.dealer.script import Script, Step
+from mpcvit.dealer.supply import Supply
+
+_MOST_BYTES = 1 << 16
+Buffers = Sequence[bytes | memoryview]
+
+
+class Gateway:
+    """Answers SPU's requests with what a function makes of them, and whole."""
+
+    def __init__(self, answer: Callable[[Call], Buffers]) -> None:
+        self._answer = answer
+        self._turn = threading.Lock()
+        self.failure: DealerError | None = None
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._listener.getsockname())
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+
+    def __enter__(self) -> "Gateway":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                line, _ = self._listener.accept()
+                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._converse, args=(line,), daemon=True).start()
+
+    def _converse(self, line: socket.socket) -> None:
+        with contextlib.suppress(OSError, DealerError), line, line.makefile("rb") as stream:
+            while (message := read_message(stream, _MOST_BYTES)) is not None:
+                with self._turn:
+                    pieces = self._pieces(message.path, message.body)
+                send(line, 200, pieces, close=False)
+
+    def _pieces(self, path: str, body: bytes) -> Buffers:
+        try:
+            if self.failure is not None:
+                raise self.failure
+            return frame(self._answer(read_call(path, body)))
+        except DealerError as error:
+            self.failure = error
+            return frame_error(str(error))
+
+
+class Recorder:
+    """Writes down what SPU asks for, and answers with zeros: for a rehearsal."""
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._next: int | None = None
+
+    def __call__(self, call: Call) -> Buffers:
+        if self._next is not None and call.counts[0] != self._next:
+            raise DealerError("SPU's counter jumped; such a program cannot be scripted")
+        _require_in_order(call)
+        self._steps.append(call.step)
+        self._next = call.counts[0] + call.step.blocks
+        return zeros(call.step)
+
+    def take(self) -> Script:
+        """The script since the last one was taken."""
+        steps, self._steps = tuple(self._steps), []
+        return Script(steps)
+
+
+class Conductor:
+    """Holds SPU to a job, once the first requests have shown the seeds.
+
+    Until a job is followed, answers are zeros: whatever is computed then comes
+    out wrong, and must not be secret.
+    """
+
+    def __init__(self) -> None:
+        self.seeds: tuple[bytes, ...] = ()
+        self.count = 0  # where the next operand begins
+        self._job: Job | None = None
+        self._supply: Supply | None = None
+        self._inference, self._step, self._offset = 0, 0, 0
+        self._last: tuple[Call, Buffers] | None = None
+
+    def follow(self, job: Job, supply: Supply | None) -> None:
+        """From now on answer for a job: with its material, or with zeros."""
+        self._job, self._supply = job, supply
+
+    def __call__(self, call: Call) -> Buffers:
+        if self._last is not None and self._last[0] == call:
+            return self._last[1]  # SPU asks again for an answer that got lost
+        buffers = self._greet(call) if self._job is None else self._serve(call, self._job)
+        self._last = (call, buffers)
+        self.count = call.counts[0] + call.step.blocks
+        return buffers
+
+    def _greet(self, call: Call) -> Buffers:
+        _require_in_order(call)
+        if self.seeds not in ((), call.seeds):
+            raise DealerError("SPU changed its seeds")
+        self.seeds = call.seeds
+        return zeros(call.step)
+
+    def _serve(self, call: Call, job: Job) -> Buffers:
+        script, _ = job.inference(self._inference)
+        step = script.steps[self._step]
+        if call != Call(step=step, counts=step.counts(self.count), seeds=job.seeds):
+            raise DealerError(
+                f"SPU asks for another {call.step.kind.value} than step {self._step} of its "
+                "script; the run was given up"
+            )
+        buffers = zeros(step) if self._supply is None else self._material(step, self._supply)
+        self._step += 1
+        if self._step == len(script.steps):
+            self._inference, self._step, self._offset = self._inference + 1, 0, 0
+        return buffers
+
+    def _material(self, step: Step, supply: Supply) -> Buffers:
+        whole, buffers = supply.material(self._inference), []
+        for length in step.answer_bytes:
+            buffers.append(whole[self._offset : self._offset + length])
+            self._offset += length
+        return buffers
+
+
+def _require_in_order(call: Call) -> None:
+    """Refuse ranges that overlap: SPU's reused masks begin where what hides them does."""
+    if call.counts != call.step.counts(call.counts[0]):
+        raise DealerError(
+            f"SPU draws the operands of a {call.step.kind.value} from overlapping ranges, "
+            "which would give masks away; reuse_weight_masks must be off with a dealer"
+        )
+
+
+def zeros(step: Step) -> Buffers:
+    """An adjustment that changes nothing."""
+    return [bytes(length) for length in step.answer_bytes]

@@ -1,0 +1,178 @@
+"""Script: which correlated randomness one inference of a program asks for, in order.
+
+A step says what is made and how large it is. It names no place in the parties'
+random streams: places follow from the order, each beginning where the one
+before ended. So a script cannot express that a range is used twice, skipped or
+taken out of turn.
+"""
+
+import hashlib
+import json
+import zlib
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from mpcvit.dealer.errors import DealerError
+from mpcvit.dealer.generator import blocks_of
+from mpcvit.dealer.ring import MOST_INNER, WIDTHS
+
+MOST_STEPS = 200_000
+MOST_STEP_BYTES = 1 << 28
+MOST_BYTES = 1 << 33  # of an inference
+_MOST_TEXT = 1 << 24
+
+
+class Kind(str, Enum):
+    """What is made, as SPU's client names it. A call's last operands are what is adjusted."""
+
+    MUL = "Mul"
+    MUL_PRIVATE = "MulPriv"
+    SQUARE = "Square"
+    DOT = "Dot"
+    AND = "And"
+    TRUNCATE = "Trunc"
+    TRUNCATE_PROBABLY = "TruncPr"
+    RANDOM_BIT = "RandBit"
+    EQUAL_ZERO = "Eqz"
+
+    @property
+    def operands(self) -> int:
+        """How many random arrays each party draws."""
+        return _OPERANDS[self]
+
+    @property
+    def shifts(self) -> bool:
+        return self in (Kind.TRUNCATE, Kind.TRUNCATE_PROBABLY)
+
+
+_OPERANDS = {
+    Kind.MUL: 3,
+    Kind.MUL_PRIVATE: 2,
+    Kind.SQUARE: 2,
+    Kind.DOT: 3,
+    Kind.AND: 3,
+    Kind.TRUNCATE: 2,
+    Kind.TRUNCATE_PROBABLY: 3,
+    Kind.RANDOM_BIT: 1,
+    Kind.EQUAL_ZERO: 2,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One piece of correlated randomness."""
+
+    kind: Kind
+    width: int  # bytes of a ring element
+    shape: tuple[int, ...]  # elements; of DOT: rows, columns and what is summed over
+    shift: int = 0  # of the kinds that truncate
+
+    def __post_init__(self) -> None:
+        plain = [self.width, self.shift, *self.shape]
+        if any(type(number) is not int for number in plain):
+            raise DealerError("a step's numbers must be whole")
+        if self.width not in WIDTHS or (self.kind is Kind.AND and self.width != 16):
+            raise DealerError(f"there is no {self.kind.value} of {self.width} bytes")
+        if len(self.shape) != (3 if self.kind is Kind.DOT else 1) or min(self.shape) < 1:
+            raise DealerError(f"{self.kind.value} cannot have the shape {self.shape}")
+        if max(self.operand_bytes) > MOST_STEP_BYTES:
+            raise DealerError(f"a {self.kind.value} of {max(self.operand_bytes)} bytes is too big")
+        if self.kind is Kind.DOT and self.shape[2] > MOST_INNER:
+            raise DealerError(f"a product cannot sum over {self.shape[2]} terms")
+        if not (1 <= self.shift < 8 * self.width - 1 if self.kind.shifts else self.shift == 0):
+            raise DealerError(f"{self.kind.value} cannot shift by {self.shift} bits")
+
+    @property
+    def operand_bytes(self) -> tuple[int, ...]:
+        """The length of each random array."""
+        if self.kind is Kind.DOT:
+            m, n, k = self.shape
+            return tuple(count * self.width for count in (m * k, k * n, m * n))
+        return (self.shape[0] * self.width,) * self.kind.operands
+
+    @property
+    def answer_bytes(self) -> tuple[int, ...]:
+        """The length of each buffer that the adjusting party gets."""
+        buffers = 2 if self.kind is Kind.TRUNCATE_PROBABLY else 1
+        return self.operand_bytes[-1:] * buffers
+
+    @property
+    def blocks(self) -> int:
+        """How far it moves the parties' counters."""
+        return sum(map(blocks_of, self.operand_bytes))
+
+    def counts(self, start: int) -> tuple[int, ...]:
+        """Where each operand begins, if the first begins at `start`.
+
+        >>> Step(kind=Kind.DOT, width=8, shape=(2, 3, 5)).counts(100)
+        (100, 105, 113)
+        """
+        found = [start]
+        for length in self.operand_bytes[:-1]:
+            found.append(found[-1] + blocks_of(length))
+        return tuple(found)
+
+    def to_row(self) -> list[Any]:
+        return [self.kind.value, self.width, list(self.shape), self.shift]
+
+    @classmethod
+    def from_row(cls, row: Any) -> "Step":
+        try:
+            kind, width, shape, shift = row
+            return cls(kind=Kind(kind), width=width, shape=tuple(shape), shift=shift)
+        except (TypeError, ValueError) as error:
+            raise DealerError("a step of the script cannot be understood") from error
+
+
+@dataclass(frozen=True)
+class Script:
+    """The steps of one inference."""
+
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.steps) > MOST_STEPS or self.answer_bytes > MOST_BYTES:
+            raise DealerError(
+                f"a script of {len(self.steps)} steps and {self.answer_bytes} bytes is too long"
+            )
+
+    @cached_property
+    def answer_bytes(self) -> int:
+        return sum(sum(step.answer_bytes) for step in self.steps)
+
+    @cached_property
+    def blocks(self) -> int:
+        return sum(step.blocks for step in self.steps)
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self._text()).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """
+        >>> script = Script((Step(kind=Kind.AND, width=16, shape=(3,)),))
+        >>> Script.from_bytes(script.to_bytes()) == script
+        True
+        """
+        return zlib.compress(self._text(), 9)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Script":
+        """Decode what a party sent, and believe nothing of it."""
+        unpacker = zlib.decompressobj()
+        try:
+            text = unpacker.decompress(content, _MOST_TEXT)
+            rows = json.loads(text)
+        except (zlib.error, ValueError, RecursionError):
+            raise DealerError("the script cannot be understood") from None
+        if not isinstance(rows, list) or not unpacker.eof or unpacker.unused_data:
+            raise DealerError("the script cannot be understood")
+        script = cls(tuple(map(Step.from_row, rows)))
+        if script._text() != text:
+            raise DealerError("the script is not in its one written form")
+        return script
+
+    def _text(self) -> bytes:
+        return json.dumps([step.to_row() for step in self.steps], separators=(",", ":")).encode()

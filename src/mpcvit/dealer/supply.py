@@ -1,0 +1,99 @@
+"""Supply: fetches each inference's material ahead of it, and keeps it until it is used."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mpcvit.dealer.client import DealerClient
+from mpcvit.dealer.errors import DealerError
+from mpcvit.dealer.jobs import Job
+
+_TICK_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offline:
+    """What an inference took before it began."""
+
+    received_bytes: int  # also the memory that it takes
+    fetch_s: float
+
+
+class Supply:
+    """The material of a job's inferences, by their number."""
+
+    def __init__(self, client: DealerClient, job: Job) -> None:
+        self._client, self._job = client, job
+        self._loads: dict[int, _Load] = {}
+
+    def prefetch(self, inference: int) -> None:
+        """Begin to fetch, unless it was begun or there is no such inference."""
+        if inference < self._job.inferences and inference not in self._loads:
+            self._loads[inference] = _Load(self._client, self._job, inference)
+
+    def wait(
+        self, inference: int, tick: Callable[[int, int], None] = lambda done, total: None
+    ) -> Offline:
+        """Return once all of an inference's material is here; `tick` is called meanwhile."""
+        begun_before = inference in self._loads
+        self.prefetch(inference)
+        try:
+            return self._loads[inference].wait(tick)
+        except DealerError:
+            del self._loads[inference]
+            if not begun_before:
+                raise
+        # the dealer may have been away while nobody needed it
+        return self.wait(inference, tick)
+
+    def material(self, inference: int) -> memoryview:
+        load = self._loads.get(inference)
+        if load is None or not load.is_whole:
+            raise DealerError(f"the material of inference {inference} is not there")
+        return load.content
+
+    def release(self, inference: int) -> None:
+        """Forget what was used."""
+        self._loads.pop(inference, None)
+
+
+class _Load:
+    """One inference's material, on its way."""
+
+    def __init__(self, client: DealerClient, job: Job, inference: int) -> None:
+        script, _ = job.inference(inference)
+        self.content = memoryview(bytearray(script.answer_bytes))
+        self._done = 0
+        self._offline: Offline | None = None
+        self._failure: DealerError | None = None
+        self._ended = threading.Event()
+        self._work = (client, job, inference)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    @property
+    def is_whole(self) -> bool:
+        return self._offline is not None
+
+    def wait(self, tick: Callable[[int, int], None]) -> Offline:
+        while not self._ended.wait(_TICK_S):
+            tick(self._done, len(self.content))
+        if self._offline is None:
+            raise self._failure or DealerError("the material could not be fetched")
+        return self._offline
+
+    def _run(self) -> None:
+        started = time.perf_counter()
+        client, job, inference = self._work
+        try:
+            client.fetch(job, inference, self.content, self._count)
+            self._offline = Offline(
+                received_bytes=len(self.content), fetch_s=time.perf_counter() - started
+            )
+        except DealerError as error:
+            self._failure = error
+        finally:
+            self._ended.set()
+
+    def _count(self, done: int) -> None:
+        self._done = done

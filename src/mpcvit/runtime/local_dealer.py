@@ -1,0 +1,94 @@
+"""A dealer as a process on this machine, for runs whose parties are on it too.
+
+It is the one that `mpcvit dealer serve` runs, with keys and certificates of its
+own that end with it. Nothing about it is private, as nothing is on one machine.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from mpcvit.dealer.jobs import JobLimits, JobTable
+from mpcvit.dealer.keys import PUBLIC_FILE, load_private_key, make_keys
+from mpcvit.dealer.server import serve_dealer
+from mpcvit.runtime.certificates import make_certificates
+from mpcvit.runtime.dealer_place import DealerPlace
+from mpcvit.runtime.errors import PartyError
+from mpcvit.runtime.roles import Address, Role
+from mpcvit.runtime.tls import CERTIFIED, Credentials
+
+
+class LocalDealer:
+    """Starts a dealer; ends it with `close`, or at the latest with this process."""
+
+    def __init__(self, folder: Path, *, workers: int = 1) -> None:
+        self._folder = folder
+        make_keys(folder / "keys")
+        roles = (Role.MODEL_OWNER, Role.DATA_OWNER, Role.DEALER)
+        make_certificates(folder / "certs", roles=roles, days=2)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mpcvit.runtime.local_dealer", str(folder), str(workers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        assert self.process.stdout is not None
+        answer = self.process.stdout.readline()
+        if not answer:
+            self.close()
+            raise PartyError("the dealer could not be started")
+        self.address: Address = json.loads(answer)
+
+    def places(self, dialled: Mapping[Role, Address] | None = None) -> dict[Role, DealerPlace]:
+        """What each party is told of the dealer; `dialled` is where it reaches it."""
+        return {
+            role: DealerPlace(
+                address=self.address,
+                key=str(self._folder / "keys" / PUBLIC_FILE),
+                tls=str(self._folder / "certs" / CERTIFIED[role]),
+                dialled=(dialled or {}).get(role, ""),
+            )
+            for role in (Role.MODEL_OWNER, Role.DATA_OWNER)
+        }
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> "LocalDealer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def main() -> None:
+    """Serve from a folder, in so many processes, until standard input ends."""
+    folder, workers = Path(sys.argv[1]), int(sys.argv[2])
+    key = load_private_key(folder / "keys")
+    table = JobTable(folder / "jobs.sqlite", key, JobLimits(jobs_per_minute=10_000))
+    credentials = Credentials(folder=folder / "certs" / CERTIFIED[Role.DEALER])
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(json.dumps("{}:{}".format(*listener.getsockname())), flush=True)
+    stop = threading.Event()
+    threading.Thread(
+        target=serve_dealer,
+        args=(listener, credentials.listening_context(), table, key.public.fingerprint),
+        kwargs={"stop": stop, "workers": workers},
+        daemon=True,
+    ).start()
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

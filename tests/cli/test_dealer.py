@@ -1,0 +1,180 @@
+"""`mpcvit dealer`, and `serve` and `predict` with one, as users type them."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import mpcvit
+from mpcvit.cli import app
+from mpcvit.dealer.client import DealerClient
+from mpcvit.dealer.keys import load_private_key, load_public_key
+from mpcvit.runtime.roles import free_addresses
+from mpcvit.runtime.tls import Credentials
+from tests.models import random_pixels, small_checkpoint, small_config
+from tests.tolerances import FXP18, assert_close
+from tests.two_party.test_dealer import ARCHITECTURE, CONFIG
+from tests.unit.dealer.jobs import expected, fetch, make_job, new_seeds
+
+
+def invoke(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model, a picture, a dealer's key and everyone's certificates."""
+    folder = tmp_path_factory.mktemp("three-hosts")
+    small_checkpoint(CONFIG, ARCHITECTURE).save(folder / "model.safetensors")
+    Image.fromarray(random_pixels(small_config(), 1)[0]).save(folder / "photo.png")
+    text = invoke("dealer", "keys", "--out", folder / "dealer").output
+    assert load_public_key(folder / "dealer" / "public.pem").fingerprint in text
+    invoke("certs", "--out", folder / "certs", "--dealer-host", "127.0.0.1")
+    return folder
+
+
+@pytest.fixture
+def start(folder):
+    """Starts commands; whatever still runs is ended with the test."""
+    started = []
+
+    def begin(*arguments, ready):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mpcvit", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stderr is not None
+        while line := process.stderr.readline():
+            if line.startswith(ready):
+                return process
+        raise AssertionError(f"{arguments[0]} did not start")
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def start_dealer(start, folder, *more):
+    (address,) = free_addresses(1)
+    process = start(
+        *("dealer", "serve", "--listen", address, "--keys", folder / "dealer"),
+        *("--tls", folder / "certs" / "dealer", "--json", *more),
+        ready="dealing at",
+    )
+    return process, address
+
+
+def test_processes_share_the_work(start, folder, tmp_path):
+    process, address = start_dealer(
+        start, folder, "--workers", "2", "--records", tmp_path / "records.sqlite"
+    )
+    key = load_private_key(folder / "dealer")
+    clients = {
+        party: DealerClient(
+            address=address,
+            fingerprint=key.public.fingerprint,
+            context=Credentials(folder=folder / "certs" / party).dialling_context(),
+            patience_s=10.0,
+        )
+        for party in ("server", "client")
+    }
+    for _ in range(4):
+        seeds = new_seeds()
+        job = make_job(key, seeds)
+        for client in clients.values():
+            client.authorise(job)
+        assert fetch(clients["server"], job) == expected(seeds)
+    process.send_signal(signal.SIGTERM)
+    lines, end = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "4 jobs, 4 inferences" in end
+    served = [json.loads(line) for line in lines.splitlines()]
+    assert {line["what"] for line in served} == {"authorise", "inference 0"}
+    assert {line["ended"] for line in served} == {"done"}
+
+
+def test_three_hosts(start, folder):
+    _, dealer = start_dealer(start, folder)
+    server, listen = free_addresses(2)
+    with_dealer = ("--dealer", dealer, "--dealer-key", folder / "dealer" / "public.pem")
+    link = free_addresses(1)[0].rpartition(":")[2]
+    start(
+        *("serve", folder / "model.safetensors", "--listen", server, "--link-port", link),
+        *("--tls", folder / "certs" / "server", *with_dealer),
+        ready="serving",
+    )
+    result = invoke(
+        *("predict", folder / "photo.png", "--server", server, "--listen", listen, "--json"),
+        *("--tls", folder / "certs" / "client", *with_dealer),
+    )
+    document = json.loads(result.stdout)
+    assert document["record"]["profile"]["dealer"] == "third-party"
+    assert document["record"]["offline"]["received_bytes"] > 0
+    plain = mpcvit.load(folder / "model.safetensors")
+    (found,) = document["predictions"]
+    assert_close([found["logits"]], plain(plain.preprocess([folder / "photo.png"])), FXP18)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("dealer keys --out FOLDER", "is already there"),
+        ("dealer serve --listen FREE --keys nowhere --tls DEALER", "cannot read the dealer's key"),
+        (
+            "dealer serve --listen FREE --keys KEYS --tls SERVER",
+            "that of 'server', not of 'dealer'",
+        ),
+        ("dealer serve --listen 9100 --keys KEYS --tls DEALER", "'9100' is not an address"),
+        ("serve MODEL --listen FREE --tls SERVER --profile semi2k-dealer", "needs --dealer"),
+        ("serve MODEL --listen FREE --dealer FREE --dealer-key PUBLIC", "with TLS only"),
+        (
+            "serve MODEL --listen FREE --tls SERVER --profile cheetah --dealer FREE",
+            "the profile has no dealer",
+        ),
+        (
+            "predict PHOTO --server FREE --listen FREE --tls CLIENT --dealer FREE "
+            "--dealer-key PHOTO",
+            "is not a dealer's public key",
+        ),
+    ],
+)
+def test_mistakes_get_one_sentence_and_code_2(arguments, message, folder):
+    words = {
+        "FOLDER": folder,
+        "MODEL": folder / "model.safetensors",
+        "PHOTO": folder / "photo.png",
+        "KEYS": folder / "dealer",
+        "PUBLIC": folder / "dealer" / "public.pem",
+        **{party.upper(): folder / "certs" / party for party in ("server", "client", "dealer")},
+    }
+    found = [
+        free_addresses(1)[0] if word == "FREE" else words.get(word, word)
+        for word in arguments.split()
+    ]
+    result = invoke(*found, code=2)
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_dealer_that_is_down_is_noticed_at_the_start(folder, tmp_path):
+    profile = tmp_path / "quick.toml"
+    profile.write_text('protocol = "SEMI2K"\ndealer = "third-party"\nlimits.connect_s = 0.5\n')
+    dealer, listen = free_addresses(2)
+    result = invoke(
+        *("serve", folder / "model.safetensors", "--listen", listen, "--profile", profile),
+        *("--tls", folder / "certs" / "server", "--dealer", dealer),
+        *("--dealer-key", folder / "dealer" / "public.pem"),
+        code=2,
+    )
+    assert f"the dealer at {dealer} is not there" in result.stderr

@@ -1,0 +1,3 @@
+"""The script behind the vectors needs SPU, and is no test."""
+
+collect_ignore = ["make.py"]

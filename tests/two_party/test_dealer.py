@@ -1,0 +1,56 @@
+"""All three as processes: through an emulated network, and with a dealer that dies."""
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+import mpcvit
+from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.errors import UserError
+from mpcvit.profile import Limits, Network, load_profile
+from tests.models import random_pixels, small_checkpoint, small_config
+from tests.tolerances import FXP18, assert_close
+from tests.two_party.processes import children
+
+CONFIG = small_config(depth=1)
+ARCHITECTURE = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+QUICK = replace(
+    load_profile("semi2k-dealer-wan"),
+    network=Network(round_trip_ms=10.0),
+    limits=Limits(connect_s=8.0, silence_s=20.0),
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_checkpoint(CONFIG, ARCHITECTURE), random_pixels(CONFIG, 2)
+
+
+def test_through_an_emulated_network(model, addresses):
+    checkpoint, pixels = model
+    result = mpcvit.run(checkpoint, pixels, QUICK)
+    expected = mpcvit.run(checkpoint, pixels, "semi2k", simulate=True)
+    assert_close(result.logits, expected.logits, FXP18)
+    assert result.record.exchanges == expected.record.exchanges
+    assert result.record.offline.fetch_s > 0.01  # the dealer is a round trip away
+    assert "collude with neither" in QUICK.trust
+
+
+def test_a_dealer_that_dies(model, addresses):
+    """While the first inference runs: that ends well, and the second has no material."""
+    checkpoint, pixels = model
+    struck = []
+
+    def strike(what, done, total):
+        if what == "running" and not struck:
+            struck.append(True)
+            (dealer,) = children("mpcvit.runtime.local_dealer").values()
+            os.kill(dealer, signal.SIGKILL)
+
+    profile = replace(QUICK, network=Network(round_trip_ms=40.0, bandwidth_bytes_per_s=2e5))
+    with pytest.raises(UserError, match=r"the dealer at|its dealer") as error:
+        mpcvit.run(checkpoint, pixels, profile, progress=strike)
+    assert "tried for 8 s" in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,99 @@
+"""A dealer in a thread, its key, and certificates for all three."""
+
+import socket
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mpcvit.dealer.client import DealerClient
+from mpcvit.dealer.jobs import JobLimits, JobTable
+from mpcvit.dealer.keys import load_private_key
+from mpcvit.dealer.server import serve_dealer
+from mpcvit.runtime.certificates import make_certificates
+from mpcvit.runtime.roles import Role
+from mpcvit.runtime.tls import Credentials
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "dealer"
+ALL = (Role.MODEL_OWNER, Role.DATA_OWNER, Role.DEALER)
+
+
+@pytest.fixture(scope="session")
+def key():
+    return load_private_key(GOLDEN / "key")
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dealer") / "certs"
+    make_certificates(folder, roles=ALL)
+    return folder
+
+
+class Running:
+    """A dealer that can be asked, stopped and started again."""
+
+    def __init__(self, key, certificates, folder, limits=None):
+        self.key, self.certificates, self.limits = key, certificates, limits
+        self.records = folder / "jobs.sqlite"
+        self.address, self.log = "", []
+        self.start()
+
+    def start(self):
+        self.table = JobTable(self.records, self.key, self.limits)
+        place = ("127.0.0.1", int(self.address.rpartition(":")[2] or 0))
+        self._listener = socket.create_server(place)
+        self.address = "{}:{}".format(*self._listener.getsockname())
+        context = Credentials(folder=self.certificates / "dealer").listening_context()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=serve_dealer,
+            args=(self._listener, context, self.table, self.key.public.fingerprint),
+            kwargs={"stop": self._stop, "log": self.log.append, "stall_s": 5.0},
+        )
+        self._thread.start()
+
+    def stop(self):
+        self._stop.set()
+        if self._thread.is_alive():
+            socket.create_connection(self._listener.getsockname()).close()  # wakes it
+        self._thread.join()
+        self._listener.close()
+
+    def client(self, party, certificates=None, patience_s=5.0, **changes):
+        folder = (certificates or self.certificates) / party
+        arguments = {
+            "address": self.address,
+            "fingerprint": self.key.public.fingerprint,
+            "context": Credentials(folder=folder).dialling_context(),
+            "patience_s": patience_s,
+        }
+        return DealerClient(**{**arguments, **changes})
+
+
+@pytest.fixture
+def running(key, certificates, tmp_path):
+    """Makes dealers; all are stopped at the end."""
+    with _many(key, certificates, tmp_path) as make:
+        yield make
+
+
+@contextmanager
+def _many(key, certificates, folder):
+    made = []
+
+    def make(**limits):
+        made.append(Running(key, certificates, folder, JobLimits(**limits) if limits else None))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for dealer in made:
+            dealer.stop()
+
+
+@pytest.fixture
+def dealer(running):
+    return running()

@@ -1,0 +1,208 @@
+"""A dealer that is down, dies, stalls, answers short or comes back; and a party that notices."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+
+from mpcvit.dealer.errors import DealerError
+from mpcvit.dealer.script import Kind, Script, Step
+from mpcvit.dealer.supply import Supply
+from mpcvit.runtime.certificates import make_certificates, roles_named
+from tests.unit.dealer.jobs import authorise, expected, fetch, make_job, new_seeds
+
+LONG = Script(tuple(Step(kind=Kind.MUL, width=8, shape=(20_000,)) for _ in range(12)))
+
+
+class Saboteur:
+    """Stands between party and dealer, and lets so many bytes of each answer through."""
+
+    def __init__(self, address, allowances, *, stalls=False):
+        self._target, self._allowances = address.split(":"), list(allowances)
+        self._stalls, self._ended = stalls, threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._listener.getsockname())
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            allowance = self._allowances.pop(0) if self._allowances else 1 << 40
+            host, port = self._target
+            server = socket.create_connection((host, int(port)))
+            threading.Thread(
+                target=self._carry, args=(client, server, 1 << 40), daemon=True
+            ).start()
+            threading.Thread(
+                target=self._carry, args=(server, client, allowance), daemon=True
+            ).start()
+
+    def _carry(self, source, target, allowance):
+        try:
+            while allowance > 0 and (piece := source.recv(min(65536, allowance))):
+                target.sendall(piece)
+                allowance -= len(piece)
+            if allowance == 0 and self._stalls:
+                self._ended.wait()
+        except OSError:
+            pass
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self):
+        self._ended.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def job(dealer, key):
+    seeds = new_seeds()
+    found = make_job(key, seeds, script=LONG)
+    authorise(dealer, found)
+    return seeds, found
+
+
+def test_a_dealer_that_is_down(dealer, key):
+    client = dealer.client("server", patience_s=0.5)
+    dealer.stop()
+    started = time.monotonic()
+    with pytest.raises(DealerError, match=r"is not there: connection refused \(tried for 0.5 s\)"):
+        client.check()
+    assert time.monotonic() - started < 5
+    dealer.start()
+    dealer.client("server").check()
+
+
+def test_a_dealer_that_comes_up_late(dealer):
+    client = dealer.client("server", patience_s=10)
+    dealer.stop()
+    threading.Timer(0.4, dealer.start).start()
+    client.check()
+
+
+def test_a_cut_in_the_middle_is_mended(dealer, job):
+    """What was whole is kept, and the rest is asked for again."""
+    seeds, found = job
+    saboteur = Saboteur(dealer.address, [400_000, 300_000, 10])
+    client = dealer.client("server", dialled=saboteur.address, patience_s=5)
+    assert fetch(client, found) == expected(seeds, LONG)
+    saboteur.close()
+    sent = [line.sent_bytes for line in dealer.log if line.what == "inference 0"]
+    assert len(sent) >= 2
+
+
+def test_a_dealer_that_restarts_in_the_middle(dealer, job):
+    seeds, found = job
+    saboteur = Saboteur(dealer.address, [400_000])
+    client = dealer.client("server", dialled=saboteur.address, patience_s=5)
+    content = bytearray(LONG.answer_bytes)
+    restarted = []
+
+    def done(count):
+        if count > 200_000 and not restarted:
+            restarted.append(True)
+            dealer.stop()
+            dealer.start()
+
+    client.fetch(found, 0, memoryview(content), done)
+    saboteur.close()
+    assert restarted
+    assert bytes(content) == expected(seeds, LONG)
+
+
+def test_a_dealer_that_always_answers_short(dealer, job):
+    _, found = job
+    saboteur = Saboteur(dealer.address, [5000] * 1000)
+    client = dealer.client("server", dialled=saboteur.address, patience_s=2.0)
+    started = time.monotonic()
+    with pytest.raises(
+        DealerError, match=r"dealer at .* breaks off: answered short \(tried for 2 s"
+    ):
+        fetch(client, found)
+    assert time.monotonic() - started < 8
+    saboteur.close()
+
+
+def test_a_dealer_that_stalls(dealer, job):
+    _, found = job
+    saboteur = Saboteur(dealer.address, [5000] * 1000, stalls=True)
+    client = dealer.client("server", dialled=saboteur.address, patience_s=2.0)
+    started = time.monotonic()
+    with pytest.raises(DealerError, match="stalls"):
+        fetch(client, found)
+    assert time.monotonic() - started < 8
+    saboteur.close()
+
+
+def test_a_party_that_stalls_does_not_hold_the_dealer(dealer, job):
+    """Its place is free again after a while, and others are served meanwhile."""
+    _, found = job
+    client = dealer.client("server")
+    with client._answer("GET", f"/jobs/{found.digest}/0/0") as answer:
+        answer.read(10)
+        client.check()
+
+
+def test_material_of_another_length(dealer, key, job, monkeypatch):
+    """A dealer that offers more or less than the script says gets nowhere."""
+    _, found = job
+    content = bytearray(LONG.answer_bytes - 8)
+    with pytest.raises(DealerError, match="material of no use"):
+        dealer.client("server").fetch(found, 0, memoryview(content), lambda done: None)
+
+
+def test_a_clock_that_is_wrong(running, key, certificates, tmp_path):
+    """Certificates that are not valid yet here are refused, and the sentence says so."""
+    from datetime import datetime, timedelta, timezone
+
+    future = datetime.now(timezone.utc) + timedelta(days=2)
+    make_certificates(tmp_path / "future", roles=roles_named("server,client,dealer"), now=future)
+    dealer = running()
+    dealer.stop()
+    dealer.certificates = tmp_path / "future"
+    dealer.start()
+    with pytest.raises(DealerError, match="certificate is not yet valid"):
+        dealer.client("server").check()
+
+
+def test_supply_fetches_ahead_and_forgets_what_was_used(dealer, job):
+    seeds, found = job
+    supply = Supply(dealer.client("server"), found)
+    with pytest.raises(DealerError, match="is not there"):
+        supply.material(0)
+    offline = supply.wait(0)
+    assert offline.received_bytes == LONG.answer_bytes
+    assert bytes(supply.material(0)) == expected(seeds, LONG)
+    supply.prefetch(1)
+    supply.prefetch(2)  # there are only two
+    supply.release(0)
+    with pytest.raises(DealerError, match="is not there"):
+        supply.material(0)
+    supply.wait(1)
+    assert bytes(supply.material(1)) == expected(seeds, LONG, start=10 + LONG.blocks)
+
+
+def test_what_failed_while_nobody_waited_is_tried_again(dealer, job):
+    seeds, found = job
+    supply = Supply(dealer.client("server", patience_s=2.0), found)
+    dealer.stop()
+    supply.prefetch(0)
+    with pytest.raises(DealerError):
+        supply._loads[0].wait(lambda done, total: None)
+    dealer.start()
+    supply.wait(0)
+    assert bytes(supply.material(0)) == expected(seeds, LONG)
+    dealer.stop()
+    with pytest.raises(DealerError, match="is not there"):
+        supply.wait(1)
+    dealer.start()
+    supply.wait(1)

@@ -1,0 +1,149 @@
+"""SPU's gateway: what it asks for is held to the script, and answered whole or not at all."""
+
+import json
+import socket
+import struct
+from base64 import b64encode
+
+import pytest
+
+from mpcvit.dealer.errors import DealerError
+from mpcvit.dealer.framing import Call
+from mpcvit.dealer.gateway import Conductor, Gateway, Recorder
+from mpcvit.dealer.script import Kind, Script, Step
+from tests.unit.dealer.jobs import SCRIPT, make_job
+
+PATH = "/spu.mpc.semi2k.beaver.ttp_server.BeaverService/AdjustMul"
+STEP = Step(kind=Kind.MUL, width=8, shape=(3,))
+
+
+class Stock:
+    """Material in place of a supply."""
+
+    def __init__(self, job):
+        self.content = [
+            bytes([index + 1]) * job.inference(index)[0].answer_bytes
+            for index in range(job.inferences)
+        ]
+
+    def material(self, inference):
+        return memoryview(self.content[inference])
+
+
+@pytest.fixture
+def job(key):
+    return make_job(key, times=2, start=STEP.blocks)
+
+
+def calls(job, inference):
+    script, count = job.inference(inference)
+    for step in script.steps:
+        yield Call(step=step, counts=step.counts(count), seeds=job.seeds)
+        count += step.blocks
+
+
+def greeted(job, stock):
+    conductor = Conductor()
+    conductor(Call(step=STEP, counts=STEP.counts(0), seeds=job.seeds))
+    assert conductor.seeds == job.seeds
+    assert conductor.count == job.start
+    conductor.follow(job, stock)
+    return conductor
+
+
+def test_material_goes_out_step_by_step(job):
+    conductor = greeted(job, Stock(job))
+    for inference in range(2):
+        for call in calls(job, inference):
+            buffers = conductor(call)
+            assert [len(buffer) for buffer in buffers] == list(call.step.answer_bytes)
+            assert {byte for buffer in buffers for byte in bytes(buffer)} == {inference + 1}
+    with pytest.raises(DealerError, match="no number 2"):
+        conductor(Call(step=STEP, counts=STEP.counts(10**6), seeds=job.seeds))
+
+
+def test_the_witness_answers_zeros(job):
+    conductor = greeted(job, None)
+    for call in calls(job, 0):
+        assert not any(any(buffer) for buffer in conductor(call))
+
+
+def test_an_answer_that_got_lost_is_given_again(job):
+    conductor = greeted(job, Stock(job))
+    first, second, *_ = calls(job, 0)
+    assert conductor(first) == conductor(first)
+    conductor(second)
+    with pytest.raises(DealerError, match="another Mul than step 2"):
+        conductor(first)
+
+
+def other_calls(job):
+    (call, following, *_) = calls(job, 0)
+    square = Step(kind=Kind.SQUARE, width=8, shape=(5,))
+    yield "another kind", Call(step=square, counts=square.counts(job.start), seeds=job.seeds)
+    yield "another range", Call(step=call.step, counts=call.step.counts(9), seeds=job.seeds)
+    yield "overlapping operands", Call(step=call.step, counts=(9, 9, 9), seeds=job.seeds)
+    yield "skipped", following
+    yield "other seeds", Call(step=call.step, counts=call.counts, seeds=job.seeds[::-1])
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_anything_else_is_refused(job, place):
+    name, call = list(other_calls(job))[place]
+    with pytest.raises(DealerError, match="the run was given up"):
+        greeted(job, None)(call)
+    assert name
+
+
+def test_a_recorder_writes_the_script_down():
+    recorder, count = Recorder(), 40
+    for step in SCRIPT.steps:
+        recorder(Call(step=step, counts=step.counts(count), seeds=()))
+        count += step.blocks
+    assert recorder.take() == SCRIPT
+    assert recorder.take() == Script(())
+
+
+def test_masks_that_are_reused_cannot_be_scripted():
+    """SPU 0.9.5 draws a weight's mask and its product's from one range."""
+    dot = Step(kind=Kind.DOT, width=8, shape=(2, 3, 5))
+    a, b, _ = dot.counts(0)
+    with pytest.raises(DealerError, match=r"overlapping ranges.*reuse_weight_masks"):
+        Recorder()(Call(step=dot, counts=(a, b, b), seeds=()))
+    recorder = Recorder()
+    recorder(Call(step=dot, counts=dot.counts(0), seeds=()))
+    with pytest.raises(DealerError, match="jumped"):
+        recorder(Call(step=dot, counts=dot.counts(0), seeds=()))
+
+
+def ask(line, body, path=PATH):
+    line.sendall(b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)))
+    line.sendall(body)
+    with line.makefile("rb") as stream:
+        assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
+        while (header := stream.readline()) != b"\r\n":
+            name, _, value = header.partition(b":")
+            if name == b"Content-Length":
+                length = int(value)
+        return stream.read(length)
+
+
+def request(count):
+    seeds = [b64encode(bytes([index]) * 384).decode() for index in range(2)]
+    operands = [
+        {"prg_count": place, "buffer_len": 24, "encrypted_seeds": seeds}
+        for place in STEP.counts(count)
+    ]
+    return json.dumps({"prg_inputs": operands, "field_size": 8}).encode()
+
+
+def test_over_one_connection_until_something_is_wrong():
+    with Gateway(Recorder()) as gateway:
+        host, port = gateway.address.split(":")
+        with socket.create_connection((host, int(port))) as line:
+            zeros = b"\0" + struct.pack("<q", 24) + bytes(24)
+            assert ask(line, request(0)) == zeros
+            assert ask(line, request(STEP.blocks)) == zeros
+            assert ask(line, b"{}").startswith(b"\1")
+            assert "cannot be understood" in str(gateway.failure)
+            assert ask(line, request(2 * STEP.blocks)).startswith(b"\1")  # no way back
