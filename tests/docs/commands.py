@@ -20,7 +20,7 @@ def blocks(page, language):
 
 def commands(page):
     """Every `mpcvit ...` of a page, as words: lines of blocks, and phrases in backticks."""
-    text = page.read_text("utf-8")
+    text = page.read_text("utf-8").replace("\\\n", "")  # a line that goes on in the next
     lines = [line for _, body in _BLOCK.findall(text) for line in body.splitlines()]
     phrases = re.findall(r"`(mpcvit [^`\n]+)`", _BLOCK.sub("", text))
     found = []
