@@ -44,7 +44,7 @@ def stages(record, batch):
 
 @pytest.mark.parametrize("block", BlockForm)
 def test_private_and_emulated_logits_agree(block):
-    forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(10))
+    forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(9))
     mixed = LayerArchitecture(heads=(K.RELU_SOFTMAX, K.SCALING, K.QUAD2), mlp=forms)
     program = lowered(Architecture(layers=(mixed,)), block=block, pooling=Pooling.MEAN)
     result, expected = run(program, count=2, batch_size=2)
