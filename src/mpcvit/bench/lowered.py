@@ -14,13 +14,14 @@ from mpcvit.arch import Architecture
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
 from mpcvit.bench.secure import here
 from mpcvit.config import ModelConfig
-from mpcvit.errors import UserError
+from mpcvit.errors import UserError, nearest
 from mpcvit.lowering.engine import DESCRIPTION, EngineChoice, choose_engine
 from mpcvit.lowering.fold import fold
 from mpcvit.lowering.functions import exact_functions
 from mpcvit.lowering.plan import LayerPlan, Plan
 from mpcvit.lowering.program import Calibration, Model, SecureProgram
 from mpcvit.profile import Profile, Protocol, Truncation
+from mpcvit.run_record import BatchCost, StageCost
 from mpcvit.runtime.run import run
 from mpcvit.runtime.tune import tune
 from mpcvit.storage import read_json
@@ -36,10 +37,14 @@ def bench_lowering(
     *,
     networks: Sequence[str],
     batch_sizes: Sequence[int],
+    stage: str | None,
     measure: bool,
     progress: Progress,
 ) -> list[Row]:
-    """Two rows per network, batch size and profile: as it is written, and lowered."""
+    """Two rows per network, batch size and profile: as it is written, and lowered.
+
+    `stage` looks at one stage alone, such as "block 0".
+    """
     known = paper_networks(model)
     work = [
         (profile, name, batch_size)
@@ -55,8 +60,8 @@ def bench_lowering(
         if batch_size > 1 and profile.protocol is Protocol.SEMI2K:  # where another ring may win
             inputs = program.preprocess(list(random_images(model, 8)))
             program = tune(program, inputs, profile, batch_size=batch_size)
-        plain = _cost(checkpoint, profile, batch_size, batches=1, measure=measure)
-        lowered = _cost(program, profile, batch_size, batches=2, measure=measure)
+        plain = _cost(checkpoint, profile, batch_size, stage, batches=1, measure=measure)
+        lowered = _cost(program, profile, batch_size, stage, batches=2, measure=measure)
         for form, cost, engine in (
             ("plain", plain, profile),
             ("lowered", lowered, program.engine.apply(profile)),
@@ -64,6 +69,7 @@ def bench_lowering(
             rows.append(
                 {
                     "network": name,
+                    "stage": stage or "all",
                     "form": form,
                     "profile": profile_name,
                     "batch": batch_size,
@@ -101,7 +107,7 @@ def bench_passes(
     rows: list[Row] = []
     for index, (name, (passes, own)) in enumerate(variants.items()):
         program = lower_like(replace(plan, passes=passes), model, architecture, own)
-        cost = _cost(program, profile, 1, batches=2, measure=False)
+        cost = _cost(program, profile, 1, None, batches=2, measure=False)
         first = rows[0] if rows else cost
         rows.append(
             {
@@ -167,11 +173,24 @@ def read_plan(path: Path) -> Plan:
         raise UserError(f"{place} holds no plan; mpcvit lower writes one") from error
 
 
-def _cost(model: Model, profile: Profile, batch_size: int, *, batches: int, measure: bool) -> Row:
+def _cost(
+    model: Model,
+    profile: Profile,
+    batch_size: int,
+    stage: str | None,
+    *,
+    batches: int,
+    measure: bool,
+) -> Row:
     """Of a batch after the first, where masks of weights are known; of a plain network of any."""
     images = random_images(model.model, batches * batch_size)
-    counted = run(model, images, profile, batch_size=batch_size, simulate=True).record.batches
-    first, steady = counted[0].total, counted[-1].total
+
+    def costs(*, simulate: bool) -> list[StageCost]:
+        record = run(model, images, profile, batch_size=batch_size, simulate=simulate).record
+        return [_find(batch, stage) for batch in record.batches]
+
+    counted = costs(simulate=True)
+    first, steady = counted[0], counted[-1]
     row: Row = {
         "exchanges": steady.exchanges,
         "sent_mb": round(steady.sent_bytes / 1e6, 3),
@@ -183,9 +202,17 @@ def _cost(model: Model, profile: Profile, batch_size: int, *, batches: int, meas
         "measured_s": "",
     }
     if measure:
-        record = run(model, images, profile, batch_size=batch_size).record
-        row["measured_s"] = round(record.batches[-1].total.seconds / batch_size, 3)
+        row["measured_s"] = round(costs(simulate=False)[-1].seconds / batch_size, 3)
     return row
+
+
+def _find(batch: BatchCost, stage: str | None) -> StageCost:
+    if stage is None:
+        return batch.total
+    names = [own.name for own in batch.stages]
+    if stage not in names:
+        raise UserError(f"there is no stage {stage!r}; {nearest(stage, names)}")
+    return batch.stages[names.index(stage)]
 
 
 def _ratio(cost: Row, plain: Row) -> float | str:

@@ -146,6 +146,7 @@ def network(
 @bench.command()
 def lowering(
     config_file: ConfigFile = CIFAR,
+    overrides: Overrides = None,
     profiles: Annotated[
         str, typer.Option("--profiles", help="Profiles, between commas.")
     ] = PAPER_PROFILE,
@@ -159,6 +160,9 @@ def lowering(
             help="Lowered program, or its program.json, of a trained network whose stand-ins serve."
         ),
     ] = Path("results/cifar10-tiny/relu_softmax-program.json"),
+    stage: Annotated[
+        str | None, typer.Option(help="Look at one stage alone, such as 'block 0'.")
+    ] = None,
     measure: Measure = False,
     out: TableOut = None,
     as_json: AsJson = False,
@@ -175,7 +179,7 @@ def lowering(
     from mpcvit.report.costs import draw_lowering
     from mpcvit.report.live import counting
 
-    config, plan = load_config(config_file), read_plan(like)
+    config, plan = load_config(config_file, list(overrides or [])), read_plan(like)
     settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
     names = _known_networks(only, config.model)
     with counting() as progress:
@@ -185,6 +189,7 @@ def lowering(
             plan,
             networks=names,
             batch_sizes=parse_whole_numbers(batch_sizes, "--batch-sizes"),
+            stage=stage,
             measure=measure,
             progress=progress,
         )
