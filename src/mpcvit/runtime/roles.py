@@ -1,7 +1,9 @@
 """Who takes part in a private run, and where they are."""
 
 import ipaddress
+import random
 import socket
+from contextlib import suppress
 from enum import Enum
 
 from mpcvit.errors import UserError
@@ -9,6 +11,8 @@ from mpcvit.profile import Protocol
 
 Address = str
 """host:port"""
+
+_UNLENT_PORTS = range(10_240, 32_768)  # below what systems lend to outgoing connections
 
 
 class Role(str, Enum):
@@ -26,9 +30,17 @@ def roles_of(protocol: Protocol) -> tuple[Role, ...]:
 
 
 def free_addresses(count: int) -> list[Address]:
-    """Addresses on this machine that nobody listens on."""
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Addresses on this machine that nobody listens on.
+
+    Of ports that no outgoing connection is lent meanwhile.
+    """
+    servers: list[socket.socket] = []
     try:
+        for port in random.SystemRandom().sample(_UNLENT_PORTS, len(_UNLENT_PORTS)):
+            if len(servers) == count:
+                break
+            with suppress(OSError):
+                servers.append(socket.create_server(("127.0.0.1", port)))
         return ["{}:{}".format(*server.getsockname()) for server in servers]
     finally:
         for server in servers:
