@@ -29,6 +29,8 @@ from mpcvit.storage import read_json
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
 
+_TUNED_BATCH = 4  # engines that are best for so many images are for more
+
 
 def bench_lowering(
     model: ModelConfig,
@@ -59,7 +61,7 @@ def bench_lowering(
         program = lower_like(plan, model, architecture, choose_engine(profile))
         if batch_size > 1 and profile.protocol is Protocol.SEMI2K:  # where another ring may win
             inputs = program.preprocess(list(random_images(model, 8)))
-            program = tune(program, inputs, profile, batch_size=batch_size)
+            program = tune(program, inputs, profile, batch_size=min(batch_size, _TUNED_BATCH))
         plain = _cost(checkpoint, profile, batch_size, stage, batches=1, measure=measure)
         lowered = _cost(program, profile, batch_size, stage, batches=2, measure=measure)
         for form, cost, engine in (
