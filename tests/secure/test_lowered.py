@@ -74,8 +74,8 @@ def test_exchanges_are_what_the_plan_says(relu_softmax):
     program, record = relu_softmax
     for index, layer in enumerate(program.plan.layers):
         stand_ins = [own.exchanges for own in vars(layer).values() if own is not None]
-        # squares and products of both norms, six products of matrices, a ReLU, a division
-        expected = sum(stand_ins) + 4 + 6 + 9 + 1
+        # squares and products of both norms, six products of matrices, a ReLU, a division, a gain
+        expected = sum(stand_ins) + 4 + 6 + 9 + 1 + 1
         assert stages(record, 0)[f"block {index}"].exchanges == expected
     assert stages(record, 0)["embedding"].exchanges == 1
     assert stages(record, 0)["head"].exchanges == program.plan.norm.exchanges + 3

@@ -9,6 +9,7 @@ from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, DataFolder, ModelFile, print_json
 from mpcvit.cli.private import ProfileName
 from mpcvit.cli.running import load_training_images
+from mpcvit.lowering import ERROR_BUDGET
 from mpcvit.profile import SECURE_DEFAULT, load_profile
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def lower(
     error_budget: Annotated[
         float,
         typer.Option(help="What stand-ins may change: RMS of the logits' errors by their spread."),
-    ] = 0.01,
+    ] = ERROR_BUDGET,
     without: Annotated[
         str | None,
         typer.Option(help="Passes to leave out, between commas; to measure what they are worth."),

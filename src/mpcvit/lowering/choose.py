@@ -14,7 +14,6 @@ from mpcvit.lowering.plan import LayerPlan, Plan
 from mpcvit.lowering.reciprocal import Reciprocal, fit_reciprocal
 from mpcvit.lowering.steep_chain import Steep, SteepChain, fit_steep_chain
 
-ERROR_BUDGET = 0.01
 _TIGHTEST = 1e-5
 _TEMPER = 0.05  # error of a temper, which cancels: the denominator divides by what it leaves
 
@@ -23,12 +22,12 @@ _TEMPER = 0.05  # error of a temper, which cancels: the denominator divides by w
 class Tolerances:
     """Largest errors that a stand-in may declare: relative ones, and GeLU's absolute one."""
 
-    norm: float = 1e-2
+    norm: float = 5e-2
     exponential: float = 1e-2
     cube: float = 2e-2
     length: float = 1e-2
-    denominator: float = 2e-2
-    activation: float = 1e-2
+    denominator: float = 1e-1
+    activation: float = 5e-2
 
 
 @dataclass(frozen=True, kw_only=True)

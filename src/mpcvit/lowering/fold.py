@@ -177,7 +177,10 @@ def _mlp(
     centring: np.ndarray,
     passes: Passes,
 ) -> dict[str, Weights]:
-    """Of the lite form the norm's output is residual too, and its gain joins the product."""
+    """Of the lite form the norm's output is residual too: its gain is multiplied with.
+
+    A product of matrices could do that on its way, but would take longer.
+    """
     up, down, norm = own["mlp"]["up"], own["mlp"]["down"], own["norm2"]
     lite = config.block is BlockForm.LITE
     gain, shift = np.diag(norm["scale"]), norm["bias"]
@@ -185,9 +188,10 @@ def _mlp(
     for form in mlp_forms(layer, passes):
         if form in (MlpForm.ACTIVATED, MlpForm.LINEAR):
             weights["up"] = _after_norm(norm, up["kernel"], up["bias"])
-            kernel = np.concatenate([gain, down["kernel"]]) if lite else down["kernel"]
             bias = down["bias"] + (shift if lite else 0.0)
-            weights["down"] = {"kernel": kernel @ centring, "bias": bias @ centring}
+            weights["down"] = {"kernel": down["kernel"] @ centring, "bias": bias @ centring}
+            if lite and passes.fold_norms:
+                weights["residual"] = {"gain": norm["scale"]}
             continue
         kernel = up["kernel"] @ down["kernel"]
         fused = _after_norm(norm, kernel, up["bias"] @ down["kernel"] + down["bias"])

@@ -11,8 +11,9 @@ import numpy as np
 from mpcvit.checkpoint import Checkpoint
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
+from mpcvit.lowering import ERROR_BUDGET
 from mpcvit.lowering.calibrate import calibrate
-from mpcvit.lowering.choose import ERROR_BUDGET, Margins, choose, choose_within
+from mpcvit.lowering.choose import Margins, choose, choose_within
 from mpcvit.lowering.engine import choose_engine, require_safe
 from mpcvit.lowering.fold import fold
 from mpcvit.lowering.functions import functions_of

@@ -111,6 +111,10 @@ def _linear(x: Array, weights: Weights) -> Array:
     return rows.reshape(*x.shape[:-1], -1)
 
 
+def _centred(x: Array) -> Array:
+    return x - x.sum(axis=-1, keepdims=True) * (1 / x.shape[-1])
+
+
 @dataclass(frozen=True)
 class Normaliser:
     """Tokens divided by their deviation; what no pass has taken away is done here."""
@@ -122,7 +126,7 @@ class Normaliser:
     def __call__(self, x: Array, inverse_root: Function | None, name: str) -> Array:
         if inverse_root is not None:
             if not is_centred(self.config, self.passes):
-                x = x - x.sum(axis=-1, keepdims=True) * (1 / x.shape[-1])
+                x = _centred(x)
             x = x * inverse_root((x * x).sum(axis=-1) * (1 / x.shape[-1]))[..., None]
         if name not in self.weights:  # gain and bias are in the next linear
             return x
@@ -144,15 +148,17 @@ def _mlp(
         hidden = _linear(u, weights["up"])
         if form is MlpForm.ACTIVATED:
             hidden = _activate(config.activation, activation, hidden)
-        if lite:
-            return _linear(jnp.concatenate([u, hidden], axis=-1), weights["down"])
-        return x + _linear(hidden, weights["down"])
+        written = _linear(hidden, weights["down"])
+        if not lite:
+            return x + written
+        rest = u * weights["residual"]["gain"] if "residual" in weights else u
+        return written + (_centred(rest) if is_centred(config, passes) else rest)
     y = _linear(u, weights[form.value])
     if form is MlpForm.FUSED:
         return y if lite else x + y
     branch = jax.nn.relu(y[..., : config.width])
     if is_centred(config, passes):
-        branch = branch - branch.sum(axis=-1, keepdims=True) * (1 / config.width)
+        branch = _centred(branch)
     return branch + (y[..., config.width :] if lite else x)
 
 
