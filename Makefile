@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: test lint types layers unit demo clean
+.PHONY: test lint types layers unit long demo clean
 
 test: lint types layers unit
 
@@ -24,7 +24,10 @@ layers: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/pytest --numprocesses 2 --dist worksteal --quiet
+	$(BIN)/pytest --numprocesses 2 --dist worksteal --quiet -m "not long"
+
+long: $(READY)
+	$(BIN)/pytest --numprocesses 2 --dist worksteal --quiet -m long
 
 demo: $(READY)
 	$(BIN)/mpcvit train configs/digits.toml --fresh

@@ -110,8 +110,8 @@ def test_bad_models_and_profiles(model, pictures, tmp_path):
     profile = tmp_path / "own.toml"
     profile.write_text('protocol = "GARBLED"')
     assert "'protocol' cannot be 'GARBLED'" in refused(model, pictures, "--profile", profile)
-    profile.write_text('protocol = "SEMI2K"')
-    assert "could open every secret" in refused(model, pictures, "--profile", profile)
+    profile.write_text('protocol = "SEMI2K"\ndealer = "first-party"')
+    assert "'dealer' cannot be 'first-party'" in refused(model, pictures, "--profile", profile)
 
 
 def test_a_port_in_use():

@@ -21,6 +21,9 @@ PIPELINE = ["pipeline", "photos.toml", "--ratios", "0.5"]
 ELSEWHERE = ("serve", "predict", "train", "lower")
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory):
     """The folder, what each command printed, and what the pipeline printed when called again."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from mpcvit.checkpoint import Checkpoint, flatten_parameters
 from mpcvit.config import load_config
@@ -22,6 +23,7 @@ def free_port():
         return server.getsockname()[1]
 
 
+@pytest.mark.long
 def test_two_hosts_train_what_two_devices_do(tmp_path):
     command = [sys.executable, "-m", "mpcvit", "train", str(TINY), "--out", str(tmp_path / "hosts")]
     command += ["--json", "--fresh", "--set", f"distributed.coordinator=127.0.0.1:{free_port()}"]

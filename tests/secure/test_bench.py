@@ -64,6 +64,7 @@ def test_tokens_of_an_mlp_share_exchanges():
     assert costs[2].sent_bytes - costs[1].sent_bytes == costs[1].sent_bytes - costs[0].sent_bytes
 
 
+@pytest.mark.long
 def test_a_measured_table_prices_networks_that_it_did_not_run():
     """Built from single heads and MLPs, it must give whole networks' counts exactly."""
     config = small_config(activation=Activation.RELU)
@@ -121,6 +122,7 @@ def test_mixed_networks_keep_their_ratio():
     assert set(paper_networks(config)) >= {"softmax", "mpcvit-0.7", "mpcvit-plus-0.3", "the_x"}
 
 
+@pytest.mark.long
 def test_profile_writes_a_file_that_search_reads(tmp_path):
     from tests.unit.test_config import TINY
 

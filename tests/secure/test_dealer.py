@@ -39,6 +39,7 @@ def forget_scripts():
     rehearsal._in_memory.clear()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", [{}, {"ring_bits": 128, "fraction_bits": 26}])
 def test_every_attention_kind_and_mlp_form(changes):
     """Within the tolerance of the first-party dealer; see test_networks."""

@@ -59,6 +59,7 @@ def relu_softmax():
     return program, result.record
 
 
+@pytest.mark.long
 def test_through_a_dealer(relu_softmax):
     """Where no mask is reused, as SPU would give it away."""
     program, record = relu_softmax
@@ -94,6 +95,7 @@ def test_every_stage_agrees_with_its_emulation(relu_softmax):
         assert_close(private, x, FXP26)
 
 
+@pytest.mark.long
 def test_tuning_takes_the_fastest_valid_engine(relu_softmax):
     program, _ = relu_softmax
     images = program.preprocess(list(random_pixels(program.model, 4)))
@@ -164,6 +166,7 @@ def test_softmax_needs_no_comparison():
     assert stages(result.record, 0)["block 0"].exchanges == stand_ins + 4 + 5 + 1 + 3
 
 
+@pytest.mark.long
 def test_rows_of_every_kind_share_exchanges():
     kinds = list(K)
     rows = [tuple(kinds[(4 * head + token) % 11] for token in range(9)) for head in range(3)]

@@ -38,6 +38,7 @@ def test_through_an_emulated_network(model, addresses):
     assert "collude with neither" in QUICK.trust
 
 
+@pytest.mark.long
 def test_a_dealer_that_dies(model, addresses):
     """While the first inference runs: that ends well, and the second has no material."""
     checkpoint, pixels = model

@@ -56,6 +56,7 @@ def read_rows(path: Path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.long
 def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("mpcvit.optim.loop.TELL_EVERY_S", 0.0)
     experiment = find_experiment("trade-off").only(["softmax", "mpcvit-0.3-distilled"])

@@ -10,6 +10,7 @@ import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, MlpForm
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
+from mpcvit.lowering import ERROR_BUDGET
 from mpcvit.lowering.choose import choose_within
 from mpcvit.lowering.engine import LEAST_SAFE_BITS, choose_engine, require_safe, safe_bits
 from mpcvit.lowering.inverse_root import fit_inverse_root
@@ -18,7 +19,6 @@ from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.profile import Profile, Protocol, Truncation, load_profile
 from tests.models import random_pixels, small_checkpoint, small_config
-from tests.tolerances import assert_close
 
 CONFIG = small_config(mlp_ratio=1.2)
 ARCHITECTURE = Architecture.uniform(AttentionKind.RELU_SOFTMAX, depth=2, heads=3)
@@ -33,7 +33,7 @@ def program():
 def test_emulation_is_near_the_network(program):
     plain = Classifier(small_checkpoint(CONFIG, ARCHITECTURE))
     images = plain.preprocess(list(random_pixels(CONFIG, 64)))
-    assert_close(program(images), plain(images), 2e-2)
+    assert relative_error(program(images), plain(images)) <= ERROR_BUDGET
 
 
 def test_the_error_budget_is_of_the_whole_network_and_kept():

@@ -32,6 +32,7 @@ def dataset():
     )
 
 
+@pytest.mark.long
 def test_a_stopped_search_resumes_to_the_same_alpha(tmp_path, dataset, monkeypatch):
     monkeypatch.setattr("mpcvit.optim.loop.TELL_EVERY_S", 0.0)
     config = configure("search.activation=token", "search.latency_weight=1e-2")
