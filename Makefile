@@ -24,7 +24,7 @@ layers: $(READY)
 	$(BIN)/lint-imports
 
 unit: $(READY)
-	$(BIN)/pytest --numprocesses 2 --dist worksteal --quiet -m "not long"
+	$(BIN)/pytest --numprocesses 2 --dist worksteal --quiet
 
 long: $(READY)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal --quiet -m long
