@@ -7,24 +7,17 @@ import sys
 
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 import mpcvit
-from mpcvit.cli import app
 from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_private_key, load_public_key
 from mpcvit.runtime.roles import free_addresses
 from mpcvit.runtime.tls import Credentials
+from tests.cli.test_commands import invoke
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close
 from tests.two_party.test_dealer import ARCHITECTURE, CONFIG
 from tests.unit.dealer.jobs import expected, fetch, make_job, new_seeds
-
-
-def invoke(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture(scope="module")

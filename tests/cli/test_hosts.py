@@ -5,18 +5,11 @@ import socket
 
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from mpcvit.cli import app
 from mpcvit.runtime.roles import free_addresses
+from tests.cli.test_commands import invoke
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.two_party.conftest import ARCHITECTURE, CONFIG
-
-
-def invoke(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ import pytest
 
 import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.bench.latency import measure_lowered_latency
+from mpcvit.bench.lowered import bench_lowering, bench_passes, lower_like
 from mpcvit.config import BlockForm, Pooling
 from mpcvit.errors import UserError
 from mpcvit.lowering.values import in_fixed_point
@@ -108,6 +110,61 @@ def test_tuning_takes_the_fastest_valid_engine(relu_softmax):
     strict = replace(program, calibration=replace(program.calibration, error_budget=1e-12))
     with pytest.raises(UserError, match=r"no engine can run this program: .* rounding changes"):
         tune(strict, images, far)
+
+
+def test_plain_and_lowered_are_counted_side_by_side(relu_softmax):
+    program, record = relu_softmax
+    profile = load_profile("semi2k-wan")
+    plain, own = bench_lowering(
+        program.model,
+        {"semi2k-wan": profile},
+        program.plan,
+        networks=["relu_softmax"],
+        batch_sizes=[1],
+        stage="block 0",
+        measure=False,
+        progress=lambda what, done, total: None,
+    )
+    assert (plain["form"], own["form"]) == ("plain", "lowered")
+    # the same stand-ins, so the counts of the trained network's own program
+    assert own["exchanges"] == stages(record, 1)["block 0"].exchanges < plain["exchanges"] / 2
+    assert own["sent_mb"] < own["first_sent_mb"]
+    assert own["times_plain"] == round(own["modelled_s"] / plain["modelled_s"], 3)
+
+
+@pytest.mark.long
+def test_every_pass_is_worth_something(relu_softmax):
+    """In exchanges or in bytes; those that this network has no use for cost nothing."""
+    program, _ = relu_softmax
+    rows = bench_passes(
+        program.plan,
+        program.model,
+        program.architecture,
+        program.engine,
+        load_profile("semi2k-wan"),
+        progress=lambda what, done, total: None,
+    )
+    saved = {row["without"]: (row["saved_exchanges"], row["saved_mb"]) for row in rows}
+    # a mean costs an exchange only where truncation does
+    idle = {"", "fuse-linears", "linear-order", "centre-writers"}
+    assert {name for name, own in saved.items() if max(own) <= 0} == idle
+
+
+@pytest.mark.long
+def test_a_latency_file_of_a_program_prices_other_lowered_networks(relu_softmax):
+    program, _ = relu_softmax
+    profile = load_profile("semi2k-wan")
+    table = measure_lowered_latency(program, profile, (K.RELU_SOFTMAX, K.SCALING))
+    layers = (
+        LayerArchitecture(heads=(K.SCALING, K.RELU_SOFTMAX, K.RELU_SOFTMAX)),
+        LayerArchitecture(heads=(K.SCALING,) * 3, mlp=MlpForm.FUSED_RELU),
+    )
+    mixed = Architecture(layers=layers)
+    other = lower_like(program.plan, program.model, mixed, program.engine)
+    record = mpcvit.run(other, random_pixels(program.model, 2), profile, simulate=True).record
+    # a layer of two forms has a product more than one of either, which no line can tell
+    counted = record.batches[1].total.exchanges
+    assert counted <= table.price(mixed).exchanges <= counted + len(layers)
 
 
 def test_masks_are_reused_from_the_second_image_on(relu_softmax):

@@ -72,6 +72,7 @@ from mpcvit.cli import (  # noqa: E402
     models,  # noqa: F401
     pipeline,  # noqa: F401
     private,  # noqa: F401
+    profile,  # noqa: F401
     report,  # noqa: F401
     search,  # noqa: F401
     training,  # noqa: F401

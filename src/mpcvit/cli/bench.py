@@ -1,4 +1,4 @@
-"""`mpcvit bench` and `mpcvit profile`."""
+"""`mpcvit bench`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -389,77 +389,6 @@ def dealer(
         print("  ".join(list(shown)[:12]))
 
 
-@app.command(name="profile")
-def profile_latency(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="MODEL",
-            help="Checkpoint (.safetensors), config (TOML), or lowered program (folder).",
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="Latency file to write (JSON).")],
-    profile: ProfileName = PAPER_PROFILE,
-    kinds: Annotated[
-        str,
-        typer.Option(help="Attention kinds to price, between commas."),
-    ] = "relu_softmax,scaling,softmax",
-    as_json: AsJson = False,
-) -> None:
-    """Measure what every choice of a network costs: the latency file that search reads.
-
-    Each attention kind and MLP form is run under the profile's protocol and
-    counted, exchanges and bytes apart, so that shared rounds can be priced. Of a
-    lowered program, choices are priced as lowered networks with its stand-ins
-    make them: there all heads share their products, and ratios differ.
-
-    Example: mpcvit profile configs/digits.toml --out latency.json
-    """
-    from mpcvit.arch import Architecture, AttentionKind
-
-    wanted = _parse_kinds(kinds)
-    settings = load_profile(profile)
-    if not settings.network.is_emulated:
-        raise UserError(f"profile {profile!r} names no network to price; take one, as semi2k-wan")
-
-    from mpcvit.bench.latency import measure_latency, measure_lowered_latency
-    from mpcvit.lowering.program import SecureProgram
-    from mpcvit.report.live import counting
-
-    with counting() as progress:
-        if source.is_dir():
-            program = SecureProgram.load(source)
-            model = program.model
-            table = measure_lowered_latency(program, settings, wanted, progress)
-        else:
-            model = _model_of(source)
-            table = measure_latency(model, settings, wanted, progress)
-    table.save(out)
-    rows = []
-    for kind in wanted:
-        cost = table.price(Architecture.uniform(kind, depth=model.depth, heads=model.heads))
-        rows.append(
-            {
-                "attention": AttentionKind(kind).value,
-                "exchanges": round(cost.exchanges),
-                "sent_mb": round(cost.sent_bytes / 1e6, 3),
-                "compute_s": round(cost.compute_s, 3),
-                "modelled_s": round(table.seconds(cost), 3),
-            }
-        )
-    if as_json:
-        print_json({"latency": str(out), "source": table.source, "networks": rows})
-        return
-    for row in rows:
-        print(
-            f"{row['attention']:<14}{row['exchanges']:>7,} exchanges {row['sent_mb']:>9.2f} MB "
-            f"{row['compute_s']:>7.2f} s compute {row['modelled_s']:>8.2f} s modelled"
-        )
-    if settings.warning:
-        print(settings.warning)
-    print(f"written to {out}")
-
-
 def _known_networks(names: str, model: "ModelConfig") -> list[str]:
     from mpcvit.bench.networks import paper_networks
 
@@ -468,25 +397,6 @@ def _known_networks(names: str, model: "ModelConfig") -> list[str]:
         if name not in known:
             raise UserError(f"there is no network {name!r}; {nearest(name, known)}")
     return wanted
-
-
-def _model_of(source: Path) -> "ModelConfig":
-    if source.suffix == ".toml":
-        return load_config(source).model
-    from mpcvit.checkpoint import Checkpoint
-
-    return Checkpoint.load(source).model
-
-
-def _parse_kinds(text: str) -> tuple[Any, ...]:
-    from mpcvit.arch import AttentionKind
-
-    known = {kind.value: kind for kind in AttentionKind}
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise UserError(f"there is no attention kind {name!r}; {nearest(name, list(known))}")
-    return tuple(known[name] for name in names)
 
 
 def _beside_paper(

@@ -7,7 +7,6 @@ own that end with it. Nothing about it is private, as nothing is on one machine.
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -17,13 +16,13 @@ from mpcvit.dealer.jobs import JobLimits, JobTable
 from mpcvit.dealer.keys import PUBLIC_FILE, load_private_key, make_keys
 from mpcvit.dealer.server import serve_dealer
 from mpcvit.runtime.certificates import make_certificates
+from mpcvit.runtime.child import Child
 from mpcvit.runtime.dealer_place import DealerPlace
-from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.roles import Address, Role
 from mpcvit.runtime.tls import CERTIFIED, Credentials
 
 
-class LocalDealer:
+class LocalDealer(Child):
     """Starts a dealer; ends it with `close`, or at the latest with this process."""
 
     def __init__(self, folder: Path, *, workers: int = 1) -> None:
@@ -31,19 +30,13 @@ class LocalDealer:
         make_keys(folder / "keys")
         roles = (Role.MODEL_OWNER, Role.DATA_OWNER, Role.DEALER)
         make_certificates(folder / "certs", roles=roles, days=2)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mpcvit.runtime.local_dealer", str(folder), str(workers)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        super().__init__(
+            "mpcvit.runtime.local_dealer",
+            *(str(folder), str(workers)),
+            what="the dealer",
+            environment={"OPENBLAS_NUM_THREADS": "1"},
         )
-        assert self.process.stdout is not None
-        answer = self.process.stdout.readline()
-        if not answer:
-            self.close()
-            raise PartyError("the dealer could not be started")
-        self.address: Address = json.loads(answer)
+        self.address: Address = self.answer
 
     def places(self, dialled: Mapping[Role, Address] | None = None) -> dict[Role, DealerPlace]:
         """What each party is told of the dealer; `dialled` is where it reaches it."""
@@ -56,19 +49,6 @@ class LocalDealer:
             )
             for role in (Role.MODEL_OWNER, Role.DATA_OWNER)
         }
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def __enter__(self) -> "LocalDealer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def main() -> None:

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from mpcvit.dealer.messages import name_of
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.roles import Address, Role, resolve, split_address
 from mpcvit.runtime.terms import Terms
-from mpcvit.runtime.tls import Credentials, certified_name, require_certified
+from mpcvit.runtime.tls import Credentials, require_certified
 
 _FORMAT = "mpcvit-rendezvous/1"
 _MOST_BYTES = 1 << 14
@@ -116,7 +117,7 @@ class Line:
     def certified(self) -> str:
         """The name in the peer's certificate, where there is one."""
         connection = self._connection
-        return certified_name(connection) if isinstance(connection, ssl.SSLSocket) else ""
+        return name_of(connection) if isinstance(connection, ssl.SSLSocket) else ""
 
     def send(self, document: dict[str, Any], within_s: float) -> None:
         content = json.dumps(document).encode()

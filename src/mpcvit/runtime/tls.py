@@ -9,6 +9,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpcvit.dealer.messages import name_of
 from mpcvit.errors import UserError
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.roles import Role
@@ -79,12 +80,6 @@ def load_credentials(folder: str | Path, role: Role) -> Credentials:
 
 def require_certified(line: ssl.SSLSocket, role: Role) -> None:
     """Make sure that the peer's certificate, which the authority signed, is that of a role."""
-    name, expected = certified_name(line), CERTIFIED[role]
+    name, expected = name_of(line), CERTIFIED[role]
     if name != expected:
         raise PartyError(f"the peer's certificate is that of '{name}', not of '{expected}'")
-
-
-def certified_name(line: ssl.SSLSocket) -> str:
-    certificate = line.getpeercert() or {}
-    subject = [pair for part in certificate.get("subject", ()) for pair in part]  # type: ignore[reportGeneralTypeIssues]
-    return next((str(value) for name, value in subject if name == "commonName"), "")

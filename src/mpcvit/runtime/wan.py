@@ -14,7 +14,6 @@ import json
 import os
 import random
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from mpcvit.profile import Network
-from mpcvit.runtime.errors import PartyError
+from mpcvit.runtime.child import Child
 from mpcvit.runtime.roles import Address, split_address
 
 _PIECE_BYTES = 1 << 16
@@ -42,40 +41,16 @@ class Route:
     target: Address
 
 
-class Relay:
+class Relay(Child):
     """Starts the relay; ends it with `close`, or at the latest with this process."""
 
     def __init__(self, network: Network, routes: Sequence[Route]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mpcvit.runtime.wan"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
+        super().__init__(
+            "mpcvit.runtime.wan",
+            what="the relay that emulates the network",
+            told={"network": asdict(network), "routes": [asdict(route) for route in routes]},
         )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        job = {"network": asdict(network), "routes": [asdict(route) for route in routes]}
-        self.process.stdin.write(json.dumps(job).encode() + b"\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            self.close()
-            raise PartyError("the relay that emulates the network could not be started")
-        self.addresses: Mapping[Route, Address] = dict(zip(routes, json.loads(answer), strict=True))
-
-    def close(self) -> None:
-        """Cut every connection at once."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def __enter__(self) -> "Relay":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self.addresses: Mapping[Route, Address] = dict(zip(routes, self.answer, strict=True))
 
 
 class _Line:
