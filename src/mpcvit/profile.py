@@ -17,7 +17,7 @@ SECURE_DEFAULT = "cheetah"  # two parties, and nobody to trust
 DEALER_DEFAULT = "semi2k-dealer"  # two parties, and a dealer that colludes with neither
 _AGREED = (
     *("protocol", "ring_bits", "fraction_bits", "dealer"),
-    *("truncation", "reuse_weight_masks"),
+    *("truncation", "reuse_weight_masks", "owned_weights"),
 )
 
 
@@ -106,6 +106,7 @@ class Profile:
     dealer: Dealer = Dealer.NONE
     truncation: Truncation = Truncation.FAITHFUL
     reuse_weight_masks: bool = False  # open a weight once, not anew for every batch
+    owned_weights: bool = False  # kept whole by their owner rather than split into shares
     network: Network = field(default_factory=Network)
     limits: Limits = field(default_factory=Limits)
 
@@ -140,6 +141,8 @@ class Profile:
             )
         if self.reuse_weight_masks and self.protocol is not Protocol.SEMI2K:
             raise UserError("'reuse_weight_masks' needs SEMI2K: other protocols open no weights")
+        if self.owned_weights and self.protocol is not Protocol.CHEETAH:
+            raise UserError("'owned_weights' needs CHEETAH: other protocols gain nothing by it")
 
     @property
     def resolution(self) -> float:

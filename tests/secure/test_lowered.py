@@ -8,7 +8,7 @@ import pytest
 import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.bench.latency import measure_lowered_latency
-from mpcvit.bench.lowered import bench_lowering, bench_passes, lower_like
+from mpcvit.bench.lowered import Example, bench_lowering, bench_passes, lower_like, plan_for
 from mpcvit.config import BlockForm, Pooling
 from mpcvit.errors import UserError
 from mpcvit.lowering.values import in_fixed_point
@@ -112,13 +112,26 @@ def test_tuning_takes_the_fastest_valid_engine(relu_softmax):
         tune(strict, images, far)
 
 
+def test_a_network_takes_after_an_example_of_its_kinds(relu_softmax):
+    program, _ = relu_softmax
+    own = Example(architecture=program.architecture, plan=program.plan)
+    softmax, scaling, both = (
+        Architecture.uniform(kind, depth=program.model.depth, heads=program.model.heads)
+        for kind in (AttentionKind.SOFTMAX, AttentionKind.SCALING, AttentionKind.RELU_SOFTMAX)
+    )
+    other = Example(architecture=softmax, plan=replace(program.plan, norm=None))
+    assert plan_for(both, [other, own]) is own.plan
+    assert plan_for(softmax, [own, other]) is other.plan
+    assert plan_for(scaling, [own, other]) is own.plan
+
+
 def test_plain_and_lowered_are_counted_side_by_side(relu_softmax):
     program, record = relu_softmax
     profile = load_profile("semi2k-wan")
     plain, own = bench_lowering(
         program.model,
         {"semi2k-wan": profile},
-        program.plan,
+        [Example(architecture=program.architecture, plan=program.plan)],
         networks=["relu_softmax"],
         batch_sizes=[1],
         stage="block 0",

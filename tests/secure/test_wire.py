@@ -1,8 +1,11 @@
 """What the parties tell each other, message by message."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from mpcvit import Classifier
 from mpcvit.arch import Architecture, AttentionKind, MlpForm
 from mpcvit.profile import load_profile
 from mpcvit.runtime.events import Journal
@@ -11,6 +14,7 @@ from mpcvit.runtime.roles import Role
 from mpcvit.runtime.shares import unpack
 from mpcvit.runtime.simulate import simulate
 from tests.models import random_images, small_checkpoint, small_config
+from tests.tolerances import FXP18, assert_close
 
 CONFIG = small_config(depth=1)
 ARCHITECTURE = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
@@ -33,9 +37,9 @@ def sent(monkeypatch):
     return messages
 
 
-def run(images):
+def run(images, profile="semi2k"):
     checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
-    profile = load_profile("semi2k")
+    profile = load_profile(profile)
     return simulate(checkpoint, lambda card: images, profile, batch_size=1, journal=Journal())
 
 
@@ -110,3 +114,15 @@ def test_weights_travel_once_and_as_shares(sent):
         assert row.tobytes() not in everything
     for row in encoded:
         assert row.tobytes() not in everything
+
+
+def test_weights_that_stay_with_their_owner_do_not_travel_at_all(sent):
+    images = np.asarray(random_images(CONFIG, 1))
+    logits = run(images, replace(load_profile("cheetah"), owned_weights=True))
+    to_data_owner = [message for _, to, message in sent if to is Role.DATA_OWNER]
+    weights = to_data_owner[3:6]  # of three stages, after versions and profile, card, program
+    for message in weights:
+        for share in unpack(message, Role.MODEL_OWNER):
+            (chunk,) = share.share_chunks
+            assert not any(chunk[6:])  # nothing but zeros behind the chunk's header
+    assert_close(logits, Classifier(small_checkpoint(CONFIG, ARCHITECTURE))(images), FXP18)

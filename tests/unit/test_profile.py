@@ -82,6 +82,7 @@ def test_an_unknown_name():
             'protocol = "SEMI2K"\nring_bits = 128\nreuse_weight_masks = true',
             "would give masks away",
         ),
+        ('protocol = "ABY3"\nowned_weights = true', "needs CHEETAH"),
         ('protocol = "SEMI2"', "did you mean 'SEMI2K'"),
         ("ring_bits = 64", "'protocol' is missing"),
         ('protocol = "ABY3"\nring = 64', "unknown key 'ring'"),

@@ -2,15 +2,16 @@
 
 A lowered network's cost depends on the intervals of its stand-ins, and random
 weights have none worth the name. Networks of any shape therefore take the
-stand-ins of a trained network that was lowered: `program.json` holds them.
+stand-ins of a trained network of their kind that was lowered: `program.json`
+holds them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpcvit.arch import Architecture
+from mpcvit.arch import Architecture, AttentionKind
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
 from mpcvit.bench.secure import here
 from mpcvit.config import ModelConfig
@@ -32,10 +33,18 @@ Row = dict[str, Any]
 _TUNED_BATCH = 4  # engines that are best for so many images are for more
 
 
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A trained network as it was lowered: what public half of it others may take after."""
+
+    architecture: Architecture
+    plan: Plan
+
+
 def bench_lowering(
     model: ModelConfig,
     profiles: Mapping[str, Profile],
-    plan: Plan,
+    examples: Sequence[Example],
     *,
     networks: Sequence[str],
     batch_sizes: Sequence[int],
@@ -58,6 +67,7 @@ def bench_lowering(
     for index, (profile_name, name, batch_size) in enumerate(work):
         profile, architecture = profiles[profile_name], known[name]
         checkpoint = random_checkpoint(model, architecture)
+        plan = plan_for(architecture, examples)
         program = lower_like(plan, model, architecture, choose_engine(profile))
         if batch_size > 1 and profile.protocol is Protocol.SEMI2K:  # where another ring may win
             inputs = program.preprocess(list(random_images(model, 8)))
@@ -165,12 +175,26 @@ def fit_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan
     return replace(plan, layers=tuple(layers), norm=None if exact.norm is None else plan.norm)
 
 
-def read_plan(path: Path) -> Plan:
-    """The plan out of a program's public half."""
+def plan_for(architecture: Architecture, examples: Sequence[Example]) -> Plan:
+    """Of the first example with all kinds of a network; scaling heads need nothing of their own."""
+    wanted = _kinds(architecture) - {AttentionKind.SCALING}
+    fitting = (example for example in examples if wanted <= _kinds(example.architecture))
+    return next(fitting, examples[0]).plan
+
+
+def _kinds(architecture: Architecture) -> frozenset[AttentionKind]:
+    return frozenset().union(*(layer.kinds for layer in architecture.layers))
+
+
+def read_example(path: Path) -> Example:
+    """The public half of a program."""
     place = path / DESCRIPTION if path.is_dir() else path
     try:
         document = read_json(place.read_text(encoding="utf-8"), str(place))
-        return Plan.from_dict(document["plan"])
+        return Example(
+            architecture=Architecture.from_document(document["architecture"], str(place)),
+            plan=Plan.from_dict(document["plan"]),
+        )
     except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise UserError(f"{place} holds no plan; mpcvit lower writes one") from error
 

@@ -35,6 +35,10 @@ app.add_typer(bench, name="bench")
 CIFAR = Path("configs/cifar10.toml")
 TINY_IMAGENET = Path("configs/tiny-imagenet.toml")
 PAPER_PROFILE = "semi2k-wan"
+EXAMPLES = [
+    Path("results/cifar10-tiny") / f"{kind}-program.json"
+    for kind in ("relu_softmax", "softmax", "linformer", "quad2", "the_x")
+]
 _PLACES = ("form", "batch", "table", "value", "layer")  # columns that tell rows apart
 
 Out = Annotated[Path | None, typer.Option("--out", help="CSV file for the rows.")]
@@ -155,11 +159,12 @@ def lowering(
     ] = "relu_softmax,mpcvit-0.7,mpcvit-0.1,scaling",
     batch_sizes: Annotated[str, typer.Option(help="Images at a time, between commas.")] = "1",
     like: Annotated[
-        Path,
+        list[Path],
         typer.Option(
-            help="Lowered program, or its program.json, of a trained network whose stand-ins serve."
+            help="Lowered programs, or their program.json, of trained networks whose stand-ins "
+            "serve; the first with a network's kinds does. Repeat for more."
         ),
-    ] = Path("results/cifar10-tiny/relu_softmax-program.json"),
+    ] = EXAMPLES,
     stage: Annotated[
         str | None, typer.Option(help="Look at one stage alone, such as 'block 0'.")
     ] = None,
@@ -174,19 +179,19 @@ def lowering(
 
     Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
     """
-    from mpcvit.bench.lowered import bench_lowering, read_plan
+    from mpcvit.bench.lowered import bench_lowering, read_example
     from mpcvit.experiments.published import published
     from mpcvit.report.costs import draw_lowering
     from mpcvit.report.live import counting
 
-    config, plan = load_config(config_file, list(overrides or [])), read_plan(like)
+    config = load_config(config_file, list(overrides or []))
     settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
     names = _known_networks(only, config.model)
     with counting() as progress:
         rows = bench_lowering(
             config.model,
             settings,
-            plan,
+            [read_example(path) for path in like],
             networks=names,
             batch_sizes=parse_whole_numbers(batch_sizes, "--batch-sizes"),
             stage=stage,
@@ -363,7 +368,7 @@ def dealer(
     counts = parse_whole_numbers(workers, "--workers")
 
     from mpcvit.bench.dealer import bench_dealer
-    from mpcvit.bench.lowered import lower_like, read_plan
+    from mpcvit.bench.lowered import lower_like, read_example
     from mpcvit.bench.networks import paper_networks, random_checkpoint
     from mpcvit.lowering.engine import choose_engine
     from mpcvit.records import write_rows
@@ -374,7 +379,7 @@ def dealer(
     if like is None:
         model = random_checkpoint(config, architecture)
     else:
-        model = lower_like(read_plan(like), config, architecture, choose_engine(settings))
+        model = lower_like(read_example(like).plan, config, architecture, choose_engine(settings))
     with counting() as progress:
         rows = bench_dealer(
             model, settings, rounds=rounds, jobs=jobs, workers=counts, progress=progress

@@ -21,6 +21,7 @@ class EngineChoice:
     fraction_bits: int
     truncation: Truncation
     reuse_weight_masks: bool
+    owned_weights: bool = False
 
     def apply(self, profile: Profile) -> Profile:
         """A profile with these settings; its protocol, network and limits stay."""
@@ -31,6 +32,7 @@ class EngineChoice:
             truncation=self.truncation,
             # which would give masks away there; see Profile
             reuse_weight_masks=self.reuse_weight_masks and profile.dealer is not Dealer.THIRD_PARTY,
+            owned_weights=self.owned_weights,
         )
 
 
@@ -62,6 +64,7 @@ def choose_engine(profile: Profile) -> EngineChoice:
         fraction_bits=profile.fraction_bits,
         truncation=profile.truncation,
         reuse_weight_masks=False,
+        owned_weights=profile.protocol is Protocol.CHEETAH,
     )
 
 

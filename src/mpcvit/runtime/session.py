@@ -209,7 +209,8 @@ class Session:
         for stage in program.stages:
             if tensors is not None:
                 shares, _ = self._engine.sharing.give(
-                    {name: tensors[name] for name in stage.parameters}
+                    {name: tensors[name] for name in stage.parameters},
+                    owned=self._profile.owned_weights,
                 )
             else:
                 shares, count = self._engine.sharing.take(Role.MODEL_OWNER, stage.parameters)

@@ -33,6 +33,7 @@ def runtime_config(profile: Profile) -> Any:
         fxp_fraction_bits=profile.fraction_bits,
     )
     config.trunc_allow_msb_error = profile.truncation is Truncation.LOCAL
+    config.experimental_enable_colocated_optimization = profile.owned_weights
     return config
 
 
@@ -44,13 +45,19 @@ class Sharing:
         self._profile = profile
         self._io = spu.Io(len(channel.roles), runtime_config(profile))
 
-    def give(self, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Share], int]:
-        """Send every peer its shares; give the own ones, and the bytes sent to one peer."""
+    def give(
+        self, arrays: Mapping[str, np.ndarray], *, owned: bool = False
+    ) -> tuple[dict[str, Share], int]:
+        """Send every peer its shares; give the own ones, and the bytes sent to one peer.
+
+        Of an `owned` array the own share is all of it, and a peer's holds nothing.
+        """
+        owner = self._channel.number if owned else -1
         shares: dict[Role, dict[str, Share]] = {role: {} for role in self._channel.roles}
         for name, array in arrays.items():
             _require_range(name, array, self._profile)
             split = self._io.make_shares(
-                np.asarray(array, np.float32), libspu.Visibility.VIS_SECRET
+                np.asarray(array, np.float32), libspu.Visibility.VIS_SECRET, owner
             )
             for role, share in self._channel.by_role(split).items():
                 shares[role][name] = share

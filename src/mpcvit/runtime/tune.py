@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import LEAST_SAFE_BITS, EngineChoice, safe_bits
+from mpcvit.lowering.engine import LEAST_SAFE_BITS, EngineChoice, choose_engine, safe_bits
 from mpcvit.lowering.lower import products_of, relative_error
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.profile import Dealer, Network, Profile, Protocol, Truncation
@@ -82,12 +82,7 @@ def tune(
 def _families(profile: Profile) -> Iterator[EngineChoice]:
     """What a protocol offers; fraction bits are settled afterwards, as they cost nothing."""
     if profile.protocol is not Protocol.SEMI2K:
-        yield EngineChoice(
-            ring_bits=profile.ring_bits,
-            fraction_bits=profile.fraction_bits,
-            truncation=profile.truncation,
-            reuse_weight_masks=False,
-        )
+        yield choose_engine(profile)
         return
     masks = (False,) if profile.dealer is Dealer.THIRD_PARTY else (True, False)
     for ring_bits, truncation in ((128, Truncation.LOCAL), (64, Truncation.FAITHFUL)):
