@@ -210,14 +210,9 @@ def _cost(
 ) -> Row:
     """Of a batch after the first, where masks of weights are known; of a plain network of any."""
     images = random_images(model.model, batches * batch_size)
-
-    def costs(*, simulate: bool) -> list[StageCost]:
-        record = run(model, images, profile, batch_size=batch_size, simulate=simulate).record
-        return [_find(batch, stage) for batch in record.batches]
-
-    counted = costs(simulate=True)
-    first, steady = counted[0], counted[-1]
-    row: Row = {
+    record = run(model, images, profile, batch_size=batch_size, simulate=not measure).record
+    first, steady = (_find(record.batches[index], stage) for index in (0, -1))
+    return {
         "exchanges": steady.exchanges,
         "sent_mb": round(steady.sent_bytes / 1e6, 3),
         "first_sent_mb": round(first.sent_bytes / 1e6, 3),
@@ -225,11 +220,8 @@ def _cost(
         "modelled_s": ""
         if profile.protocol is Protocol.CHEETAH
         else round(steady.modelled_s(profile.network) / batch_size, 3),
-        "measured_s": "",
+        "measured_s": round(steady.seconds / batch_size, 3) if measure else "",
     }
-    if measure:
-        row["measured_s"] = round(costs(simulate=False)[-1].seconds / batch_size, 3)
-    return row
 
 
 def _find(batch: BatchCost, stage: str | None) -> StageCost:

@@ -69,16 +69,13 @@ def bench_network(
     rows = []
     for index, (name, architecture) in enumerate(networks.items()):
         checkpoint, images = random_checkpoint(model, architecture), random_images(model)
-        counted = run(checkpoint, images, profile, simulate=True).record
-        measured = run(checkpoint, images, profile).record if measure else None
+        record = run(checkpoint, images, profile, simulate=not measure).record
         rows.append(
             {
                 "network": name,
-                **_counts(counted, profile),
-                **_measured(None if measured is None else measured.measured_s),
-                "peak_mb": ""
-                if measured is None
-                else round(sum(measured.peak_bytes.values()) / 1e6),
+                **_counts(record, profile),
+                **_measured(record.measured_s if measure else None),
+                "peak_mb": round(sum(record.peak_bytes.values()) / 1e6) if measure else "",
                 "architecture": architecture.digest(),
             }
         )
@@ -224,11 +221,13 @@ def bench_agreement(
 
 
 def _component(name: str, model: ModelConfig, profile: Profile, *, measure: bool) -> Row:
-    """Counts from the simulator, and seconds from processes where asked."""
+    """Counts from the simulator; where asked, with seconds, from processes."""
+    if measure:
+        cost = probe_apart(name, model, profile)
+        return {**_counts(cost, profile), **_measured(cost.seconds)}
     component = find_component(name, model)
     cost = probe(component.function, component.inputs, profile).cost
-    measured = probe_apart(name, model, profile).seconds if measure else None
-    return {**_counts(cost, profile), **_measured(measured)}
+    return {**_counts(cost, profile), **_measured(None)}
 
 
 def _with_patches(model: ModelConfig, side: int) -> ModelConfig:
