@@ -141,6 +141,8 @@ def test_plain_and_lowered_are_counted_side_by_side(relu_softmax):
     assert (plain["form"], own["form"]) == ("plain", "lowered")
     # the same stand-ins, so the counts of the trained network's own program
     assert own["exchanges"] == stages(record, 1)["block 0"].exchanges < plain["exchanges"] / 2
+    parts = [int(part.split()[1]) for part in own["made_of"].split("; ")]
+    assert sum(parts) == own["exchanges"]
     assert own["sent_mb"] < own["first_sent_mb"]
     assert own["times_plain"] == round(own["modelled_s"] / plain["modelled_s"], 3)
 

@@ -221,7 +221,21 @@ def _cost(
         if profile.protocol is Protocol.CHEETAH
         else round(steady.modelled_s(profile.network) / batch_size, 3),
         "measured_s": round(steady.seconds / batch_size, 3) if measure else "",
+        "made_of": _made_of(steady),
     }
+
+
+def _made_of(cost: StageCost) -> str:
+    """Every operation that talks: its exchanges, its bytes, and its seconds with all waiting."""
+    talking = sorted(
+        (operation for operation in cost.operations if operation.exchanges),
+        key=lambda operation: -operation.seconds,
+    )
+    return "; ".join(
+        f"{operation.name} {operation.exchanges} exchanges "
+        f"{operation.sent_bytes / 1e6:.1f} MB {operation.seconds:.2f} s"
+        for operation in talking
+    )
 
 
 def _find(batch: BatchCost, stage: str | None) -> StageCost:

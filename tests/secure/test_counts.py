@@ -1,0 +1,53 @@
+"""What the paper's CIFAR network costs once it is lowered: exact, and never to rise again."""
+
+from pathlib import Path
+
+import pytest
+
+from mpcvit.bench.lowered import lower_like, read_example
+from mpcvit.bench.networks import paper_networks, random_images
+from mpcvit.config import load_config
+from mpcvit.lowering.engine import choose_engine
+from mpcvit.profile import load_profile
+from mpcvit.runtime.run import run
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "results/cifar10-tiny/relu_softmax-program.json"
+
+
+def steady_cost(name, depth):
+    """Of an image after the first."""
+    model = load_config(ROOT / "configs/cifar10.toml", [f"model.depth={depth}"]).model
+    profile = load_profile("semi2k")
+    program = lower_like(
+        read_example(EXAMPLE).plan, model, paper_networks(model)[name], choose_engine(profile)
+    )
+    record = run(program, random_images(model, 2), profile, simulate=True).record
+    return record.batches[-1].total
+
+
+@pytest.mark.parametrize(
+    ("name", "exchanges", "sent_bytes"),
+    [
+        ("relu_softmax", 86, 14_759_516),
+        ("scaling", 52, 12_312_540),
+    ],
+)
+def test_two_layers(name, exchanges, sent_bytes):
+    cost = steady_cost(name, 2)
+    assert (cost.exchanges <= exchanges, cost.sent_bytes <= sent_bytes) == (True, True), cost
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "exchanges", "sent_bytes"),
+    [
+        ("relu_softmax", 0, 0),
+        ("mpcvit-0.7", 0, 0),
+        ("mpcvit-0.1", 0, 0),
+        ("scaling", 0, 0),
+    ],
+)
+def test_seven_layers(name, exchanges, sent_bytes):
+    cost = steady_cost(name, 7)
+    assert (cost.exchanges <= exchanges, cost.sent_bytes <= sent_bytes) == (True, True), cost
