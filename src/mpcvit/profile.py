@@ -187,6 +187,15 @@ class Profile:
         return {name: plain[name] for name in _AGREED}
 
 
+def default_profile(dealer: str | None = None) -> str:
+    """What private runs take unless told otherwise; of SEMI2K that with a dealer.
+
+    >>> default_profile(), default_profile("dealer.example.org:9100")
+    ('cheetah', 'semi2k-dealer')
+    """
+    return SECURE_DEFAULT if dealer is None else DEALER_DEFAULT
+
+
 def load_profile(source: str | Path | Profile) -> Profile:
     """Read a profile file, or one that comes with the package by its name.
 

@@ -10,7 +10,7 @@ from mpcvit.cli import app
 from mpcvit.cli.options import AnyModelFile, AsJson, print_json
 from mpcvit.cli.private import BatchSize, Pictures, RecordFile, tell
 from mpcvit.cli.stopping import until_stopped
-from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, load_profile
+from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, default_profile, load_profile
 
 if TYPE_CHECKING:
     from mpcvit.runtime.serve import Visit
@@ -54,10 +54,6 @@ DealerKey = Annotated[
     Path | None,
     typer.Option("--dealer-key", metavar="FILE", help="The dealer's public.pem."),
 ]
-
-
-def _named(profile: str | None, dealer: str | None) -> str:
-    return profile or (SECURE_DEFAULT if dealer is None else DEALER_DEFAULT)
 
 
 @app.command()
@@ -156,7 +152,7 @@ def serve(
 
     Example: mpcvit serve model.safetensors --listen model.example.org:9000 --tls certs/server
     """
-    settings = load_profile(_named(profile, dealer))
+    settings = load_profile(profile or default_profile(dealer))
 
     def started() -> None:
         if settings.warning:
@@ -215,7 +211,7 @@ def predict(
     """
     from mpcvit.data import list_pictures
 
-    settings = load_profile(_named(profile, dealer))
+    settings = load_profile(profile or default_profile(dealer))
     pictures = list_pictures(images)
 
     from mpcvit.report.live import counting

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from mpcvit.errors import UserError
-from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
+from mpcvit.profile import Profile, default_profile, load_profile
 from mpcvit.runtime.events import Journal, Progress
 from mpcvit.runtime.hosts import find_dealer, require_for_two_hosts, require_protected, told
 from mpcvit.runtime.processes import PartyProcess, wait_until_ready, watch
@@ -23,7 +23,7 @@ def predict(
     server: Address,
     listen: Address,
     tls: str | Path | None = None,
-    profile: str | Path | Profile = SECURE_DEFAULT,
+    profile: str | Path | Profile | None = None,
     batch_size: int = 1,
     dealer: Address | None = None,
     dealer_key: str | Path | None = None,
@@ -36,9 +36,10 @@ def predict(
     `listen` is this host's address, which the server dials back. `tls` is a
     folder with this party's certificate; without it, both addresses must be
     on this machine, unless `allow_plaintext`. `dealer` and `dealer_key` name
-    the dealer, where the profile has one.
+    the dealer, where the profile has one; with one, the profile is
+    `semi2k-dealer` unless given, and else `cheetah`.
     """
-    settings = load_profile(profile)
+    settings = load_profile(profile or default_profile(dealer))
     require_for_two_hosts(settings)
     if batch_size < 1:
         raise UserError(f"batch_size must be positive, not {batch_size}")

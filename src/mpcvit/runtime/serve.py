@@ -20,7 +20,7 @@ from typing import Any
 
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
-from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
+from mpcvit.profile import Profile, default_profile, load_profile
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.events import Journal
 from mpcvit.runtime.hosts import find_dealer, require_for_two_hosts, require_protected, told
@@ -72,7 +72,7 @@ def serve(
     *,
     listen: Address,
     tls: str | Path | None = None,
-    profile: str | Path | Profile = SECURE_DEFAULT,
+    profile: str | Path | Profile | None = None,
     link_port: int | None = None,
     dealer: Address | None = None,
     dealer_key: str | Path | None = None,
@@ -87,11 +87,12 @@ def serve(
     Clients say hello at `listen`; the computation takes place on `link_port`, by
     default the one above. `tls` is a folder with this party's certificate;
     without it, `listen` must be on this machine, unless `allow_plaintext`.
-    `dealer` and `dealer_key` name the dealer, where the profile has one.
+    `dealer` and `dealer_key` name the dealer, where the profile has one; with
+    one, the profile is `semi2k-dealer` unless given, and else `cheetah`.
     Returns by itself only after `max_clients` sessions. `started` is called once
     clients may come, and `log` with every visit.
     """
-    settings = settings_for(model, load_profile(profile))
+    settings = settings_for(model, load_profile(profile or default_profile(dealer)))
     require_for_two_hosts(settings)
     credentials = None if tls is None else load_credentials(tls, Role.MODEL_OWNER)
     require_protected([listen], encrypted=credentials is not None, allow_plaintext=allow_plaintext)
