@@ -1,12 +1,24 @@
 """Where a party finds its dealer."""
 
+import importlib.metadata
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_public_key
+from mpcvit.errors import UserError
 from mpcvit.runtime.roles import Address
 from mpcvit.runtime.tls import Credentials
+
+
+def require_known_spu() -> None:
+    """Refuse every SPU but the one whose generator and requests were checked."""
+    found = importlib.metadata.version("spu")
+    if found != SPU_VERSION:
+        raise UserError(
+            f"a dealer needs spu {SPU_VERSION}, whose requests are known, and here is {found}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +34,7 @@ class DealerPlace:
         return asdict(self)
 
     def client(self, patience_s: float) -> DealerClient:
+        require_known_spu()
         return DealerClient(
             address=self.address,
             fingerprint=load_public_key(self.key).fingerprint,

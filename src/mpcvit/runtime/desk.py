@@ -1,14 +1,12 @@
 """Where SPU's runtime finds its dealer."""
 
-import importlib.metadata
 from dataclasses import dataclass
 from typing import Any
 
 from spu import libspu
 
-from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.gateway import Gateway
-from mpcvit.errors import UserError
+from mpcvit.runtime.dealer_place import require_known_spu
 
 _CONFIG_FIELD = 71  # of SPU's RuntimeConfig: a TTPBeaverConfig, whose setter is broken
 _HOST, _RANK, _SCHEMA, _KEY = 1, 2, 3, 4  # fields of a TTPBeaverConfig
@@ -26,11 +24,7 @@ class Desk:
 
         Every party is told that it is the one that adjusts; see `dealer/gateway.py`.
         """
-        found = importlib.metadata.version("spu")
-        if found != SPU_VERSION:
-            raise UserError(
-                f"a dealer needs spu {SPU_VERSION}, whose requests are known, and here is {found}"
-            )
+        require_known_spu()
         config.beaver_type = libspu.RuntimeConfig.BeaverType.TrustedThirdParty
         place = (
             _bytes_field(_HOST, self.gateway.address.encode())
