@@ -48,6 +48,8 @@ class Job:
             raise DealerError("a job has two different seeds")
         if any(len(seed) != CIPHERTEXT_BYTES for seed in self.seeds):
             raise DealerError("a seed is not encrypted to a dealer's key")
+        if not all(script.steps for script, _ in self.plan):
+            raise DealerError("a script of no steps asks for nothing")
         if any(type(times) is not int or times < 1 for _, times in self.plan):
             raise DealerError("a job's inferences are counted in positive numbers")
         if not 0 < self.inferences <= _MOST_INFERENCES or len(self.plan) > _MOST_SCRIPTS:
@@ -117,13 +119,14 @@ class JobLimits:
     """How much a dealer takes on."""
 
     idle_s: float = 3600.0  # after which a job is forgotten
-    open_jobs: int = 256
+    open_jobs: int = 256  # with inferences still to come
     jobs_per_minute: int = 60  # of each party
 
 
 _TABLES = (
     "jobs (digest TEXT PRIMARY KEY, document BLOB NOT NULL, server INTEGER NOT NULL DEFAULT 0, "
-    "client INTEGER NOT NULL DEFAULT 0, begun INTEGER NOT NULL DEFAULT 0, touched REAL NOT NULL)",
+    "client INTEGER NOT NULL DEFAULT 0, inferences INTEGER NOT NULL, "
+    "begun INTEGER NOT NULL DEFAULT 0, touched REAL NOT NULL)",
     "seeds (fingerprint BLOB PRIMARY KEY, job TEXT NOT NULL)",
     "visits (party TEXT NOT NULL, moment REAL NOT NULL)",
     "totals (name TEXT PRIMARY KEY, value REAL NOT NULL)",
@@ -173,8 +176,9 @@ class JobTable:
             self._require_room(table, job.digest, party)
             table.execute("INSERT INTO visits VALUES (?, ?)", (party, now))
             table.execute(
-                "INSERT OR IGNORE INTO jobs (digest, document, touched) VALUES (?, ?, ?)",
-                (job.digest, job.to_bytes(), now),
+                "INSERT OR IGNORE INTO jobs (digest, document, inferences, touched) "
+                "VALUES (?, ?, ?, ?)",
+                (job.digest, job.to_bytes(), job.inferences, now),
             )
             table.execute(
                 f"UPDATE jobs SET {party} = 1, touched = ? WHERE digest = ?", (now, job.digest)
@@ -237,7 +241,9 @@ class JobTable:
         recent = table.execute("SELECT count(*) FROM visits WHERE party = ?", (party,))
         if recent.fetchone()[0] >= self.limits.jobs_per_minute:
             raise LaterError(f"more than {self.limits.jobs_per_minute} jobs in a minute")
-        others = table.execute("SELECT count(*) FROM jobs WHERE digest != ?", (digest,))
+        others = table.execute(
+            "SELECT count(*) FROM jobs WHERE digest != ? AND begun < inferences", (digest,)
+        )
         if others.fetchone()[0] >= self.limits.open_jobs:
             raise LaterError(f"{self.limits.open_jobs} jobs are open already")
 

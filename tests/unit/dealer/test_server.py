@@ -137,6 +137,15 @@ def test_the_number_of_open_jobs_is_limited(running, key):
         client._ask("POST", "/jobs", make_job(key).to_bytes())
 
 
+def test_jobs_that_are_done_leave_room_for_others(running, key):
+    dealer = running(open_jobs=1)
+    for _ in range(3):
+        seeds = new_seeds()
+        authorise(dealer, job := make_job(key, seeds, times=1))
+        assert fetch(dealer.client("server"), job) == expected(seeds)
+    assert fetch(dealer.client("server"), job) == expected(seeds)  # and are still answered
+
+
 class Clock:
     def __init__(self):
         self.time = 1_000_000.0
