@@ -1,5 +1,6 @@
 """Private runs through a dealer give what runs with the first-party dealer give."""
 
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -11,13 +12,15 @@ from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.bench import dealer as bench
 from mpcvit.classifier import Classifier
 from mpcvit.dealer.errors import DealerError
-from mpcvit.dealer.gateway import Gateway, Recorder
-from mpcvit.dealer.script import Kind
+from mpcvit.dealer.gateway import Conductor, Gateway, Recorder, zeros
+from mpcvit.dealer.script import Kind, Script, Step, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
-from mpcvit.profile import load_profile
-from mpcvit.runtime import desk, rehearsal
+from mpcvit.lowering.program import SecureProgram
+from mpcvit.profile import Limits, load_profile
+from mpcvit.runtime import dealer_place, dealing, desk, rehearsal
 from mpcvit.runtime.probe import probe
 from tests.models import random_pixels, small_checkpoint, small_config
+from tests.secure.test_lowered import FXP26
 from tests.tolerances import FXP18, FXP18_EXP, assert_close
 
 K = AttentionKind
@@ -75,32 +78,128 @@ def test_the_same_as_with_the_first_party_and_rehearsed_once(monkeypatch):
     mpcvit.run(checkpoint, pixels, DEALER, batch_size=2, simulate=True)
 
 
-def test_a_script_that_is_not_the_programs_is_noticed(monkeypatch):
-    """SPU is held to what was agreed on, whatever that was: no wrong answer."""
+@pytest.fixture(scope="module")
+def program():
+    """Lowered for a dealer, with its script for one image at a time."""
     checkpoint, pixels = tiny()
-    rehearse = rehearsal._rehearse
+    lowered = mpcvit.lower(checkpoint, list(pixels), DEALER, error_budget=1.0)
+    return rehearsal.with_script(lowered, DEALER)
 
-    def other(*arguments):
-        script = rehearse(*arguments)
-        place = next(i for i, step in enumerate(script.steps) if step.kind is Kind.MUL)
-        step = script.steps[place]
-        wrong = replace(step, shape=(step.shape[0] + 1,))
-        return type(script)((*script.steps[:place], wrong, *script.steps[place + 1 :]))
 
-    monkeypatch.setattr(rehearsal, "_rehearse", other)
+@pytest.fixture
+def no_rehearsal(monkeypatch):
+    def rehearse(*_):
+        raise DealerError("this was rehearsed")
+
+    monkeypatch.setattr(rehearsal, "_rehearse", rehearse)
     monkeypatch.setattr(rehearsal, "_read", lambda path: None)
-    monkeypatch.setattr(rehearsal, "_keep", lambda path, script: script)
-    with pytest.raises(DealerError, match="SPU asks for another Mul than step"):
-        mpcvit.run(checkpoint, pixels[:1], DEALER, simulate=True)
+
+
+def test_a_program_carries_its_script(program, no_rehearsal, tmp_path):
+    program.save(tmp_path / "program")
+    loaded = SecureProgram.load(tmp_path / "program")
+    assert loaded.scripts == program.scripts
+    assert len(loaded.scripts) == 1
+    assert loaded.digest() == replace(program, scripts={}).digest()
+    _, pixels = tiny()
+    found = mpcvit.run(loaded, pixels[:2], DEALER, simulate=True)
+    assert_close(found.logits, program(program.preprocess(list(pixels[:2]))), FXP26)
+    (script,) = loaded.scripts.values()
+    assert found.record.offline.held_bytes == script.answer_bytes
+
+
+@pytest.mark.parametrize(("batch_size", "fraction_bits"), [(2, 26), (1, 22)])
+def test_where_the_script_does_not_fit_the_program_is_rehearsed(
+    program, no_rehearsal, batch_size, fraction_bits
+):
+    engine = replace(program.engine, fraction_bits=fraction_bits)
+    other, (_, pixels) = replace(program, engine=engine), tiny()
+    with pytest.raises(DealerError, match="this was rehearsed"):
+        mpcvit.run(other, pixels[:2], DEALER, batch_size=batch_size, simulate=True)
+
+
+def test_without_a_dealer_there_is_no_script(program):
+    bare = replace(program, scripts={})
+    assert rehearsal.with_script(bare, FIRST_PARTY) is bare
+
+
+def test_a_damaged_script_is_not_loaded(program, tmp_path):
+    program.save(tmp_path / "program")
+    place = tmp_path / "program" / "program.json"
+    document = json.loads(place.read_text())
+    ((name, own),) = document["scripts"].items()
+    other = scripts_to_plain({"": Script((Step(kind=Kind.MUL, width=8, shape=(3,)),))})[""]
+    for changed in ({**own, "steps": other["steps"]}, {**own, "steps": "AA=="}, {}, None):
+        place.write_text(json.dumps({**document, "scripts": {name: changed}}))
+        with pytest.raises(UserError, match=r"program.json cannot be used: .*script"):
+            SecureProgram.load(tmp_path / "program")
+    with pytest.raises(DealerError, match="cannot be understood"):
+        scripts_from_plain({str(index): other for index in range(17)})
+
+
+def random_bits(step):
+    """As many ranges as a step has, for the operation that would give their masks away."""
+    return [
+        Step(kind=Kind.RANDOM_BIT, width=step.width, shape=(length // step.width,))
+        for length in step.operand_bytes
+    ]
+
+
+def made_up(script):
+    """Scripts that a model owner might claim to be the program's, and where they go wrong."""
+    middle = len(script.steps) // 2
+    step, before, after = script.steps[middle], script.steps[:middle], script.steps[middle + 1 :]
+    larger = replace(step, shape=(step.shape[0] + 1, *step.shape[1:]))
+    return {
+        "reveals masks": ((*before, *random_bits(step), *after), "SPU asks for another", middle),
+        "too large": ((*before, larger, *after), "SPU asks for another", middle),
+        "too short": (script.steps[:-1], "has 1 inferences, and no number 1", -1),
+        "too long": ((*script.steps, step), "did not ask for what the script", len(script.steps)),
+        "empty": ((), "of no steps", 0),
+    }
+
+
+@pytest.mark.parametrize("name", ["reveals masks", "too large", "too short", "too long", "empty"])
+def test_a_script_that_is_not_the_programs(program, name, monkeypatch):
+    """Whatever the model owner claims and does itself, the data owner's SPU goes no further."""
+    ((key, script),) = program.scripts.items()
+    steps, message, reached = made_up(script)[name]
+    answered = []
+
+    class Watched(Conductor):
+        """The model owner's gateway answers whatever comes; the data owner's is as it is."""
+
+        def __call__(self, call):
+            if self._supply is not None:
+                return zeros(call.step)
+            buffers = super().__call__(call)
+            if self._job is not None:
+                answered.append(call.step)
+            return buffers
+
+        def require_end(self, inference):
+            if self._supply is None:
+                super().require_end(inference)
+
+    monkeypatch.setattr(dealing, "Conductor", Watched)
+    wrong = replace(program, scripts={key: Script(tuple(steps))})
+    profile = replace(DEALER, limits=Limits(connect_s=5.0, silence_s=3.0))
+    with pytest.raises(DealerError, match=message):
+        mpcvit.run(wrong, tiny()[1][:1], profile, simulate=True)
+    assert answered == list(script.steps[:reached])
 
 
 def test_another_spu_is_refused(monkeypatch):
-    monkeypatch.setattr(desk, "SPU_VERSION", "0.9.6")
-    with (
-        Gateway(Recorder()) as gateway,
-        pytest.raises(UserError, match=r"a dealer needs spu 0.9.6, .* here is 0.9.5"),
-    ):
-        desk.Desk(gateway=gateway, public_pem="").configure(None, 0)
+    """At the start, before anything is listened to; and wherever a runtime would be started."""
+    monkeypatch.setattr(dealer_place, "SPU_VERSION", "0.9.6")
+    place = dealer_place.DealerPlace(address="127.0.0.1:1", key="", tls="")
+    with Gateway(Recorder()) as gateway:
+        for start in (
+            lambda: place.client(patience_s=1.0),
+            lambda: desk.Desk(gateway=gateway, public_pem="").configure(None, 0),
+        ):
+            with pytest.raises(UserError, match=r"a dealer needs spu 0.9.6, .* here is 0.9.5"):
+                start()
 
 
 def test_single_operations_are_measured_without_a_dealer():

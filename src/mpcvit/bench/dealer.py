@@ -120,7 +120,7 @@ def _throughput(card: ModelCard, profile: Profile, *, jobs: int, workers: int) -
         LocalDealer(Path(name) / "dealer", workers=workers) as dealer,
     ):
         public = load_public_key(Path(name) / "dealer" / "keys" / PUBLIC_FILE)
-        script = script_of(compile_network(card, profile, 1), profile, public.pem)
+        script = script_of(compile_network(card, profile, 1), profile)
         places = dealer.places()
         clients = {
             party: place.client(patience_s=60.0)

@@ -36,7 +36,7 @@ def lower(
         typer.Option("--tune", help="Try engines, and take what is fastest over the network."),
     ] = False,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Images at a time that --tune is to serve.")
+        int, typer.Option(min=1, help="Images at a time to tune for, and to script a dealer for.")
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -44,9 +44,11 @@ def lower(
 
     Linear steps are folded into weights, and dear functions replaced by
     polynomials over intervals that training images stay within. These intervals
-    become known to whoever the program is run with; the weights do not.
+    become known to whoever the program is run with; the weights do not. For a
+    profile with a dealer the program also carries the script of what it will
+    ask of it, so that nobody has to rehearse it.
 
-    Example: mpcvit lower model.safetensors --data cifar10 --profile semi2k-wan --out program
+    Example: mpcvit lower model.safetensors --data cifar10 --profile semi2k-dealer --out program
     """
     settings = load_profile(profile)
 
@@ -55,6 +57,7 @@ def lower(
     from mpcvit.lowering.lower import lower as stage
     from mpcvit.lowering.passes import Passes
     from mpcvit.report.live import counting
+    from mpcvit.runtime.rehearsal import with_script
 
     passes = Passes.without(*([] if without is None else without.split(",")))
     checkpoint = Checkpoint.load(model_file)
@@ -79,6 +82,7 @@ def lower(
                 batch_size=batch_size,
                 progress=progress,
             )
+        program = with_script(program, settings, batch_size=batch_size, progress=progress)
     program.save(out)
     _tell(program, as_json)
 
@@ -135,6 +139,10 @@ def _tell(
                 "calibration": to_plain(program.calibration),
                 "passes": to_plain(program.plan.passes),
                 "stand_ins": rows,
+                "scripts": [
+                    {"digest": own.digest, "steps": len(own.steps), "bytes": own.answer_bytes}
+                    for own in program.scripts.values()
+                ],
                 **({} if saved is None else {"savings": saved}),
             }
         )
@@ -152,6 +160,11 @@ def _tell(
         f"logits     off by {calibration.error:.2g} of their spread on {calibration.images:,} "
         f"images of calibration, within the budget of {calibration.error_budget:g}"
     )
+    for own in program.scripts.values():
+        print(
+            f"dealer     {len(own.steps):,} steps and {own.answer_bytes / 1e6:,.1f} MB a batch, "
+            f"script {own.digest[:16]}"
+        )
     print(
         f"{'place':<22}{'stand-in':<14}{'interval':<20}{'declared':>10}{'measured':>10}  exchanges"
     )

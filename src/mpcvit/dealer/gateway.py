@@ -32,12 +32,17 @@ class Gateway:
         self.failure: DealerError | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = "{}:{}".format(*self._listener.getsockname())
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._lines: set[socket.socket] = set()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        """Hang up on everyone, and answer nobody any more."""
+        _wake(self._listener)
+        self._accepting.join()
         self._listener.close()
+        for line in list(self._lines):
+            _wake(line)
 
     def __enter__(self) -> "Gateway":
         return self
@@ -50,6 +55,7 @@ class Gateway:
             while True:
                 line, _ = self._listener.accept()
                 line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._lines.add(line)
                 threading.Thread(target=self._converse, args=(line,), daemon=True).start()
 
     def _converse(self, line: socket.socket) -> None:
@@ -58,6 +64,7 @@ class Gateway:
                 with self._turn:
                     pieces = self._pieces(message.path, message.body)
                 send(line, 200, pieces, close=False)
+        self._lines.discard(line)
 
     def _pieces(self, path: str, body: bytes) -> Buffers:
         try:
@@ -67,6 +74,12 @@ class Gateway:
         except DealerError as error:
             self.failure = error
             return frame_error(str(error))
+
+
+def _wake(end: socket.socket) -> None:
+    """End a socket under the thread that waits at it."""
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
 
 
 class Recorder:
@@ -116,6 +129,14 @@ class Conductor:
         self._last = (call, buffers)
         self.count = call.counts[0] + call.step.blocks
         return buffers
+
+    def require_end(self, inference: int) -> None:
+        """Make sure that SPU asked for all of an inference's script, and no more."""
+        if (self._inference, self._step) != (inference + 1, 0):
+            raise DealerError(
+                f"SPU did not ask for what the script of inference {inference} ends with; the run "
+                "was given up"
+            )
 
     def _greet(self, call: Call) -> Buffers:
         _require_in_order(call)

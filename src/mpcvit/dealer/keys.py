@@ -69,7 +69,7 @@ def make_keys(folder: Path) -> PublicKey:
     """Write a new key pair into a new folder."""
     if folder.exists():
         raise UserError(f"{folder} is already there; a dealer's key is not replaced")
-    key = rsa.generate_private_key(65537, _BITS)
+    key = _generate()
     private = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -81,6 +81,11 @@ def make_keys(folder: Path) -> PublicKey:
             file.write(private)
         (temporary / PUBLIC_FILE).write_text(_public_pem(key), encoding="ascii")
     return load_public_key(folder / PUBLIC_FILE)
+
+
+def make_up_public_key() -> PublicKey:
+    """One whose private half nobody has, for seeds that hide nothing."""
+    return PublicKey(pem=_public_pem(_generate()))
 
 
 def load_public_key(path: str | Path) -> PublicKey:
@@ -105,6 +110,10 @@ def load_private_key(folder: str | Path) -> PrivateKey:
     if not isinstance(key, rsa.RSAPrivateKey) or key.key_size != _BITS:
         raise UserError(f"{path} is not a dealer's key: not RSA of {_BITS} bits")
     return PrivateKey(key)
+
+
+def _generate() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, _BITS)
 
 
 def _public_pem(key: rsa.RSAPrivateKey) -> str:

@@ -6,9 +6,11 @@ before ended. So a script cannot express that a range is used twice, skipped or
 taken out of turn.
 """
 
+import base64
 import hashlib
 import json
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -22,6 +24,7 @@ MOST_STEPS = 200_000
 MOST_STEP_BYTES = 1 << 28
 MOST_BYTES = 1 << 33  # of an inference
 _MOST_TEXT = 1 << 24
+_MOST_SCRIPTS = 16  # that one program carries
 
 
 class Kind(str, Enum):
@@ -176,3 +179,35 @@ class Script:
 
     def _text(self) -> bytes:
         return json.dumps([step.to_row() for step in self.steps], separators=(",", ":")).encode()
+
+
+Scripts = Mapping[str, Script]
+"""What a program carries: scripts by what they depend on, as `runtime/rehearsal.py` names it."""
+
+
+def scripts_to_plain(scripts: Scripts) -> dict[str, dict[str, str]]:
+    """
+    >>> scripts = {"name": Script((Step(kind=Kind.AND, width=16, shape=(3,)),))}
+    >>> scripts_from_plain(scripts_to_plain(scripts)) == scripts
+    True
+    """
+    return {
+        name: {"digest": own.digest, "steps": base64.b64encode(own.to_bytes()).decode()}
+        for name, own in scripts.items()
+    }
+
+
+def scripts_from_plain(document: Any) -> dict[str, Script]:
+    """Decode what a program carries or a peer sent, and hold each script to its digest."""
+    if not isinstance(document, dict) or len(document) > _MOST_SCRIPTS:
+        raise DealerError("the scripts cannot be understood")
+    scripts = {}
+    for name, own in document.items():
+        try:
+            digest, content = own["digest"], base64.b64decode(own["steps"], validate=True)
+        except (TypeError, KeyError, ValueError) as error:
+            raise DealerError("the scripts cannot be understood") from error
+        scripts[name] = Script.from_bytes(content)
+        if scripts[name].digest != digest:
+            raise DealerError("a script does not match its digest")
+    return scripts

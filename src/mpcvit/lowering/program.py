@@ -7,7 +7,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from mpcvit.arch import Architecture
 from mpcvit.checkpoint import Checkpoint, digest, flatten_parameters, read_tensors
 from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
 from mpcvit.data import make_inputs
+from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import DESCRIPTION, EngineChoice
 from mpcvit.lowering.fold import Weights, weight_shapes
@@ -67,6 +68,7 @@ class SecureProgram:
     calibration: Calibration
     parameters: Weights
     provenance: Provenance
+    scripts: Scripts = field(default_factory=dict)  # what runs will ask of a dealer
 
     def __post_init__(self) -> None:
         model = self.model
@@ -148,6 +150,7 @@ class SecureProgram:
             **self._public(),
             "calibration": to_plain(self.calibration),
             "provenance": self.provenance.to_dict(),
+            "scripts": scripts_to_plain(self.scripts),
             "weights": digest(tensors),
         }
         with replacing_folder(folder) as temporary:
@@ -180,6 +183,7 @@ class SecureProgram:
                 calibration=from_plain(Calibration, document["calibration"], "calibration"),
                 parameters=unflatten_dict(tensors, sep="."),
                 provenance=Provenance.from_dict(document["provenance"]),
+                scripts=scripts_from_plain(document.get("scripts", {})),
             )
         except (UserError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise UserError(f"{place} cannot be used: {error}") from error

@@ -34,6 +34,7 @@ from mpcvit.pipeline.plan import Plan
 from mpcvit.profile import Protocol as MpcProtocol
 from mpcvit.records import MODEL_FILE, write_rows
 from mpcvit.report.networks import describe_heads
+from mpcvit.runtime.rehearsal import with_script
 from mpcvit.storage import read_json, write_text
 
 CALIBRATION_IMAGES = 1024
@@ -170,8 +171,9 @@ class Pipeline:
         def make() -> None:
             checkpoint = Checkpoint.load(self.run_folder(recipe) / MODEL_FILE)
             images = spread(self.workshop.dataset.train, CALIBRATION_IMAGES)
-            program = lower(checkpoint, images, self.plan.profile, progress=self.display.count)
-            program.save(path)
+            profile, count = self.plan.profile, self.display.count
+            program = lower(checkpoint, images, profile, progress=count)
+            with_script(program, profile, progress=count).save(path)
             jax.clear_caches()
 
         def work() -> tuple[bool, str]:

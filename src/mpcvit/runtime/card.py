@@ -1,10 +1,11 @@
 """ModelCard: what both parties know of a model. Everything but its weights."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mpcvit.arch import Architecture
 from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
+from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.functions import functions_of
 from mpcvit.lowering.plan import Plan
@@ -12,7 +13,7 @@ from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.runtime.errors import PartyError
 from mpcvit.storage import read_json
 
-FORMAT = "mpcvit-card/2"
+FORMAT = "mpcvit-card/3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,8 @@ class ModelCard:
     """Shape, architecture, normalisation and class names of a model.
 
     Of a lowered one also its plan: the intervals that calibration found, and
-    the formulas chosen for them.
+    the formulas chosen for them; and what runs of it will ask of a dealer, which
+    each party holds its own SPU to.
     """
 
     model: ModelConfig
@@ -28,15 +30,18 @@ class ModelCard:
     data: DataConfig
     classes: tuple[str, ...]
     plan: Plan | None = None
+    scripts: Scripts = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Model) -> "ModelCard":
+        program = model if isinstance(model, SecureProgram) else None
         return cls(
             model=model.model,
             architecture=model.architecture,
             data=replace(model.data, path=""),
             classes=model.classes,
-            plan=model.plan if isinstance(model, SecureProgram) else None,
+            plan=None if program is None else program.plan,
+            scripts={} if program is None else program.scripts,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,6 +52,7 @@ class ModelCard:
             "data": to_plain(self.data),
             "classes": list(self.classes),
             "plan": None if self.plan is None else self.plan.to_dict(),
+            "scripts": scripts_to_plain(self.scripts),
         }
 
     @classmethod
@@ -61,6 +67,7 @@ class ModelCard:
                 data=from_plain(DataConfig, document["data"], "data"),
                 classes=tuple(str(name) for name in document["classes"]),
                 plan=None if document["plan"] is None else Plan.from_dict(document["plan"]),
+                scripts=scripts_from_plain(document["scripts"]),
             )
             model = card.model
             card.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)

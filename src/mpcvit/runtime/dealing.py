@@ -1,6 +1,6 @@
 """A party's dealings with the dealer, in one session.
 
-Both parties rehearse the program and agree on its script. Their runtimes start,
+Both parties agree on the program's script. Their runtimes start,
 and a greeting shows each the seeds of both, encrypted. Of these and the script
 both make the same job, and authorise it with the dealer. Then the model owner
 fetches the material of each inference before it begins; so nothing can go wrong
@@ -20,7 +20,7 @@ from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.gateway import Conductor, Gateway
 from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.keys import load_public_key
-from mpcvit.dealer.script import Script
+from mpcvit.dealer.script import Script, Scripts
 from mpcvit.dealer.supply import Offline, Supply
 from mpcvit.profile import Profile
 from mpcvit.runtime.compiled import Program, compile_function
@@ -45,10 +45,10 @@ class Dealing:
         self._supply: Supply | None = None
         self.desk = Desk(gateway=Gateway(self._conductor), public_pem=self._public.pem)
 
-    def terms(self, programs: Mapping[int, Program]) -> dict[str, str]:
+    def terms(self, programs: Mapping[int, Program], carried: Scripts) -> dict[str, str]:
         """What both parties must find the same: the dealer's key, and the scripts."""
         for batch, program in programs.items():
-            self._scripts[batch] = script_of(program, self._profile, self._public.pem)
+            self._scripts[batch] = script_of(program, self._profile, carried)
         digests = (script.digest[:16] for script in self._scripts.values())
         return {"dealer's key": self._public.fingerprint, "dealer's script": "+".join(digests)}
 
@@ -100,6 +100,8 @@ class Dealing:
         return {**asdict(offline), "wait_s": time.perf_counter() - started}
 
     def done_with(self, inference: int) -> None:
+        """Make sure that all of an inference's script was followed, and forget its material."""
+        self._conductor.require_end(inference)
         if self._supply is not None:
             self._supply.release(inference)
 

@@ -178,7 +178,7 @@ class Session:
             )
         digest = "+".join(program.digest() for program in self._programs.values())
         dealing = self._dealing
-        scripts = {} if dealing is None else dealing.terms(self._programs)
+        scripts = {} if dealing is None else dealing.terms(self._programs, card.scripts)
         seconds = time.perf_counter() - started
         terms = {"architecture": card.architecture.digest(), "program": digest, **scripts}
         agree(self._channel, terms)
@@ -250,6 +250,8 @@ class Session:
             cost = self._engine.run(stage.executable(), stage.name)
             self._engine.runtime.del_var(stage.source)
             self._report_stage(cost, batch)
+        if self._dealing is not None:
+            self._dealing.done_with(self._batch)
         started = time.perf_counter()
         target = program.stages[-1].target
         logits, count = self._engine.sharing.reveal_to(
@@ -258,8 +260,6 @@ class Session:
         self._engine.runtime.del_var(target)
         sent_bytes, received_bytes = (count, 0) if logits is None else (0, count)
         self._report_stage(_transfer("output", sent_bytes, received_bytes, started), batch)
-        if self._dealing is not None:
-            self._dealing.done_with(self._batch)
         self._batch += 1
         return logits
 

@@ -137,6 +137,17 @@ def request(count):
     return json.dumps({"prg_inputs": operands, "field_size": 8}).encode()
 
 
+def test_a_gateway_that_closes_hangs_up():
+    with Gateway(Recorder()) as gateway:
+        host, port = gateway.address.split(":")
+        line = socket.create_connection((host, int(port)), timeout=5.0)
+        ask(line, request(0))
+    with line:
+        assert line.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+
+
 def test_over_one_connection_until_something_is_wrong():
     with Gateway(Recorder()) as gateway:
         host, port = gateway.address.split(":")
