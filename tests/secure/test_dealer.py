@@ -207,19 +207,20 @@ def test_single_operations_are_measured_without_a_dealer():
         probe(lambda x: x, [np.ones(3, np.float32)], DEALER)
 
 
-def test_bench_measures_both_dealers_and_the_dealer_alone(monkeypatch):
+def test_bench_measures_both_forms_both_dealers_and_the_dealer_alone(program, monkeypatch):
     checkpoint, _ = tiny()
     monkeypatch.setattr(bench, "run", partial(mpcvit.run, simulate=True))
-    rows = bench.bench_dealer(
-        checkpoint, DEALER, rounds=1, jobs=2, workers=(1,), progress=lambda *_: None
-    )
-    first, third, alone = rows
-    assert first["of_first_party"] == 1.0
-    assert first["exchanges"] == third["exchanges"]
-    assert third["offline_mb"] == third["held_mb"] == alone["offline_mb"] > 0
-    assert alone["jobs_per_core_minute"] > 0
-    assert len({tuple(row) for row in rows}) == 1
+    measure = partial(bench.bench_dealer, rounds=1, jobs=2, progress=lambda *_: None)
+    rows = measure((checkpoint, program), DEALER, workers=(1, 2))
+    assert [row["form"] for row in rows] == ["plain"] * 4 + ["lowered"] * 4
+    for first, third, one, two in (rows[:4], rows[4:]):
+        assert "INSECURE" in first["warning"]
+        assert not any(row["warning"] for row in (third, one, two))
+        assert (first["of_first_party"], first["offline_mb"]) == (1.0, "")
+        assert first["exchanges"] == third["exchanges"]
+        assert third["offline_mb"] == third["held_mb"] == one["offline_mb"] > 0
+        assert (one["workers"], two["workers"]) == (1, 2)
+        assert min(one["jobs_per_minute"], two["jobs_per_core_minute"]) > 0
+    assert len({tuple(row) for row in rows}) == 1  # columns of one table
     with pytest.raises(UserError, match="must have a dealer"):
-        bench.bench_dealer(
-            checkpoint, FIRST_PARTY, rounds=1, jobs=1, workers=(1,), progress=lambda *_: None
-        )
+        measure((checkpoint,), FIRST_PARTY, workers=(1,))

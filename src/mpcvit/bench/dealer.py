@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 def bench_dealer(
-    model: Model,
+    models: Sequence[Model],
     profile: Profile,
     *,
     rounds: int,
@@ -47,39 +47,39 @@ def bench_dealer(
     workers: Sequence[int],
     progress: Progress,
 ) -> list[Row]:
-    """Runs with a dealer and with the first party, in turns; then the dealer alone."""
+    """Of each model: runs with a dealer and with the first party, in turns; then dealers alone."""
     if profile.dealer is not Dealer.THIRD_PARTY:
         raise UserError("the profile must have a dealer, as semi2k-dealer-wan has")
-    profiles = {
-        "first-party": replace(profile, dealer=Dealer.FIRST_PARTY_INSECURE),
-        "third-party": profile,
-    }
-    records: dict[str, list[RunRecord]] = {name: [] for name in profiles}
-    for index in range(rounds):
-        for name, settings in profiles.items():
-            records[name].append(run(model, random_images(model.model), settings).record)
-        progress("rounds", index + 1, rounds)
-    first_s = statistics.median(record.measured_s for record in records["first-party"])
-    form = "plain" if isinstance(model, Checkpoint) else "lowered"
-    common = {"form": form, "architecture": model.architecture.digest()}
-    rows = [
-        {**_EMPTY, **_online(name, found, first_s), **common, **_here(model, profiles[name])}
-        for name, found in records.items()
-    ]
-    settings = settings_for(model, profile)
-    for index, count in enumerate(workers):
-        row = _throughput(ModelCard.of(model), settings, jobs=jobs, workers=count)
-        rows.append({**_EMPTY, **row, **common, **_here(model, profile)})
-        progress("dealers", index + 1, len(workers))
+    rows: list[Row] = []
+    for model in models:
+        form = "plain" if isinstance(model, Checkpoint) else "lowered"
+        settings = settings_for(model, profile)
+        profiles = {
+            "first-party": replace(settings, dealer=Dealer.FIRST_PARTY_INSECURE),
+            "third-party": settings,
+        }
+        records: dict[str, list[RunRecord]] = {name: [] for name in profiles}
+        for index in range(rounds):
+            for name, own in profiles.items():
+                records[name].append(run(model, random_images(model.model), own).record)
+            progress(f"{form} rounds", index + 1, rounds)
+        first_s = statistics.median(record.measured_s for record in records["first-party"])
+        found = [
+            {**_online(name, records[name], first_s), **here(model.model, own)}
+            for name, own in profiles.items()
+        ]
+        for index, count in enumerate(workers):
+            alone = _throughput(ModelCard.of(model), settings, jobs=jobs, workers=count)
+            found.append({**alone, **here(model.model, settings)})
+            progress(f"{form} dealers", index + 1, len(workers))
+        common = {"form": form, "architecture": model.architecture.digest()}
+        rows += [{**_EMPTY, **common, **row} for row in found]
     return rows
-
-
-def _here(model: Model, profile: Profile) -> Row:
-    return here(model.model, settings_for(model, profile))
 
 
 _EMPTY = dict.fromkeys(
     (
+        *("form", "architecture"),
         *("what", "dealer", "runs", "online_s", "fastest_s", "slowest_s", "of_first_party"),
         *("exchanges", "sent_mb", "offline_mb", "offline_s", "held_mb", "peak_mb"),
         *("workers", "jobs", "seconds", "dealer_cpu_s_per_job", "jobs_per_minute"),

@@ -343,11 +343,11 @@ def dealer(
     config_file: ConfigFile = CIFAR,
     network: Annotated[str, typer.Option(help="Network of the paper.")] = "relu_softmax",
     like: Annotated[
-        Path | None,
+        Path,
         typer.Option(
-            help="Lower it, with the stand-ins of a trained network's program, or program.json."
+            help="Lowered program, or its program.json, of a trained network whose stand-ins serve."
         ),
-    ] = None,
+    ] = EXAMPLES[0],
     profile: ProfileName = "semi2k-dealer-wan",
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each, in turns.")] = 3,
     jobs: Annotated[int, typer.Option(min=1, help="For the dealer alone.")] = 6,
@@ -359,8 +359,10 @@ def dealer(
 ) -> None:
     """What a dealer adds to an inference, online and offline, and how many it can serve.
 
-    Runs with the dealer and with the first party in its place take turns, so
-    that both see the same machine.
+    The network runs as it is written, and lowered. Runs with the dealer and with
+    the first party in its place take turns, so that both see the same machine;
+    rows of the latter carry a warning. Then dealers of one and more processes
+    are asked for its material alone.
 
     Example: mpcvit bench dealer --rounds 3 --out results/secure/dealer.csv
     """
@@ -376,13 +378,13 @@ def dealer(
 
     (name,) = _known_networks(network, config)
     architecture = paper_networks(config)[name]
-    if like is None:
-        model = random_checkpoint(config, architecture)
-    else:
-        model = lower_like(read_example(like).plan, config, architecture, choose_engine(settings))
+    models = (
+        random_checkpoint(config, architecture),
+        lower_like(read_example(like).plan, config, architecture, choose_engine(settings)),
+    )
     with counting() as progress:
         rows = bench_dealer(
-            model, settings, rounds=rounds, jobs=jobs, workers=counts, progress=progress
+            models, settings, rounds=rounds, jobs=jobs, workers=counts, progress=progress
         )
     if out is not None:
         write_rows(out, rows)
@@ -391,7 +393,9 @@ def dealer(
         return
     for row in rows:
         shown = (f"{name} {value}" for name, value in row.items() if value != "")
-        print("  ".join(list(shown)[:12]))
+        print("  ".join(list(shown)[:14]))
+        if row["warning"]:
+            print(f"  {row['warning']}")
 
 
 def _known_networks(names: str, model: "ModelConfig") -> list[str]:
