@@ -1,9 +1,11 @@
 """`mpcvit dealer`, and `serve` and `predict` with one, as users type them."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from PIL import Image
@@ -17,7 +19,8 @@ from tests.cli.test_commands import invoke
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close
 from tests.two_party.test_dealer import ARCHITECTURE, CONFIG
-from tests.unit.dealer.jobs import expected, fetch, make_job, new_seeds
+from tests.unit.dealer.jobs import SCRIPT, expected, fetch, make_job, new_seeds
+from tests.unit.dealer.saboteur import Saboteur
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +91,11 @@ def test_processes_share_the_work(start, folder, tmp_path):
         for client in clients.values():
             client.authorise(job)
         assert fetch(clients["server"], job) == expected(seeds)
+    records = ("--keys", folder / "dealer", "--records", tmp_path / "records.sqlite")
+    totals = json.loads(invoke("dealer", "metrics", *records, "--json").stdout)
+    assert (totals["jobs"], totals["sent_bytes"]) == (4, 4 * SCRIPT.answer_bytes)
+    assert totals["seconds"] > 0
+    assert "served so far: 4 jobs, 4 inferences" in invoke("dealer", "metrics", *records).output
     process.send_signal(signal.SIGTERM)
     lines, end = process.communicate(timeout=10)
     assert process.returncode == 0
@@ -97,26 +105,59 @@ def test_processes_share_the_work(start, folder, tmp_path):
     assert {line["ended"] for line in served} == {"done"}
 
 
-def test_three_hosts(start, folder):
-    _, dealer = start_dealer(start, folder)
-    server, listen = free_addresses(2)
-    with_dealer = ("--dealer", dealer, "--dealer-key", folder / "dealer" / "public.pem")
-    link = free_addresses(1)[0].rpartition(":")[2]
-    start(
-        *("serve", folder / "model.safetensors", "--listen", server, "--link-port", link),
-        *("--tls", folder / "certs" / "server", *with_dealer),
+def serve_and_predict(start, folder, dealer, *more):
+    """A server with a dealer, and what asks it for a prediction."""
+    server, link, listen = free_addresses(3)
+    settings = ("--dealer", dealer, "--dealer-key", folder / "dealer" / "public.pem", *more)
+    process = start(
+        *("serve", folder / "model.safetensors", "--listen", server, "--json"),
+        *("--link-port", link.rpartition(":")[2], "--tls", folder / "certs" / "server", *settings),
         ready="serving",
     )
-    result = invoke(
-        *("predict", folder / "photo.png", "--server", server, "--listen", listen, "--json"),
-        *("--tls", folder / "certs" / "client", *with_dealer),
-    )
-    document = json.loads(result.stdout)
+
+    def ask(code=0):
+        return invoke(
+            *("predict", folder / "photo.png", "--server", server, "--listen", listen, "--json"),
+            *("--tls", folder / "certs" / "client", *settings),
+            code=code,
+        )
+
+    return process, ask
+
+
+def test_three_hosts(start, folder):
+    _, dealer = start_dealer(start, folder)
+    _, ask = serve_and_predict(start, folder, dealer)
+    document = json.loads(ask().stdout)
     assert document["record"]["profile"]["dealer"] == "third-party"
     assert document["record"]["offline"]["received_bytes"] > 0
     plain = mpcvit.load(folder / "model.safetensors")
     (found,) = document["predictions"]
     assert_close([found["logits"]], plain(plain.preprocess([folder / "photo.png"])), FXP18)
+
+
+@pytest.mark.long
+def test_a_dealer_that_fails_in_the_middle_of_a_session(start, folder, tmp_path):
+    """Both hosts say so within the limit; once it is back, the same server serves again."""
+    profile = tmp_path / "quick.toml"
+    profile.write_text('protocol = "SEMI2K"\nlimits.connect_s = 10.0\n')
+    _, dealer = start_dealer(start, folder)
+    between = Saboteur(dealer)
+    server, ask = serve_and_predict(start, folder, between.address, "--profile", profile)
+    for stalls, found in ((True, "stalls"), (False, "hung up|breaks off")):
+        # the client finds the dealer; from then on neither party gets an answer
+        between.allowances, between.stalls = [1 << 40, *[0] * 1000], stalls
+        started = time.monotonic()
+        sentence = ask(code=2).stderr
+        assert time.monotonic() - started < 60
+        visit = json.loads(server.stdout.readline())
+        for said in (sentence, visit["ended"]):
+            assert re.search(f"the dealer at {between.address} ({found})", said)
+        assert visit["images"] == 0
+    between.allowances = []
+    assert json.loads(ask().stdout)["predictions"]
+    assert json.loads(server.stdout.readline())["ended"] == "done"
+    between.close()
 
 
 @pytest.mark.parametrize(
@@ -128,6 +169,8 @@ def test_three_hosts(start, folder):
             "dealer serve --listen FREE --keys KEYS --tls SERVER",
             "that of 'server', not of 'dealer'",
         ),
+        ("dealer metrics --keys KEYS --records PHOTO", "cannot keep its records"),
+        ("dealer metrics --keys KEYS --records nowhere", "there are no records in nowhere"),
         ("dealer serve --listen 9100 --keys KEYS --tls DEALER", "'9100' is not an address"),
         ("serve MODEL --listen FREE --tls SERVER --profile semi2k-dealer", "needs --dealer"),
         ("serve MODEL --listen FREE --dealer FREE --dealer-key PUBLIC", "with TLS only"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,18 @@ dealer = typer.Typer(
     help="Be the dealer of two other organisations: make SEMI2K's randomness for them.",
 )
 app.add_typer(dealer, name="dealer")
+
+
+KeyFolder = Annotated[
+    Path, typer.Option("--keys", metavar="DIR", help="As `mpcvit dealer keys` makes it.")
+]
+Records = Annotated[
+    Path | None,
+    typer.Option(
+        help="File for open jobs and used seeds, to be kept as long as the key; jobs.sqlite "
+        "beside the key unless given."
+    ),
+]
 
 
 @dealer.command()
@@ -47,22 +60,14 @@ def keys(
 @dealer.command()
 def serve(
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where parties ask.")],
-    key_folder: Annotated[
-        Path, typer.Option("--keys", metavar="DIR", help="As `mpcvit dealer keys` makes it.")
-    ],
+    key_folder: KeyFolder,
     tls: Annotated[
         Path,
         typer.Option(
             "--tls", metavar="DIR", help="The dealer's folder, as `mpcvit certs` makes it."
         ),
     ],
-    records: Annotated[
-        Path | None,
-        typer.Option(
-            help="File for open jobs and used seeds, to be kept as long as the key; jobs.sqlite "
-            "beside the key unless given."
-        ),
-    ] = None,
+    records: Records = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
     jobs_per_minute: Annotated[int, typer.Option(min=1, help="Of each party.")] = 60,
     idle_hours: Annotated[
@@ -93,8 +98,7 @@ def serve(
     key = load_private_key(key_folder)
     context = load_credentials(tls, Role.DEALER).listening_context()
     limits = JobLimits(idle_s=3600 * idle_hours, jobs_per_minute=jobs_per_minute)
-    place = records or key_folder / "jobs.sqlite"
-    table = JobTable(place, key, limits)
+    table = JobTable(_place(records, key_folder), key, limits)
 
     def log(served: "Served") -> None:
         print(json.dumps(served.to_dict()) if as_json else served, flush=True)
@@ -108,9 +112,37 @@ def serve(
         serve_dealer(
             listener, context, table, key.public.fingerprint, stop=stop, log=log, workers=workers
         )
-    totals = table.totals()
-    typer.echo(
-        f"since {place} was made: {totals['jobs']:.0f} jobs, {totals['inferences']:.0f} "
-        f"inferences, {totals['sent_bytes'] / 1e6:,.1f} MB, {totals['seconds']:.1f} s",
-        err=True,
+    typer.echo(_shown(table.totals()), err=True)
+
+
+@dealer.command()
+def metrics(key_folder: KeyFolder, records: Records = None, as_json: AsJson = False) -> None:
+    """What the dealer has served since its records were made, also while it serves.
+
+    Seconds are those of computing and sending, and CPU seconds those of computing.
+
+    Example: mpcvit dealer metrics --keys dealer
+    """
+    from mpcvit.dealer.jobs import JobTable
+    from mpcvit.dealer.keys import load_private_key
+
+    key, place = load_private_key(key_folder), _place(records, key_folder)
+    if not place.is_file():
+        raise UserError(f"there are no records in {place}; has the dealer served yet?")
+    totals = JobTable(place, key).totals()
+    if as_json:
+        print_json(totals)
+    else:
+        print(_shown(totals))
+
+
+def _place(records: Path | None, key_folder: Path) -> Path:
+    return records or key_folder / "jobs.sqlite"
+
+
+def _shown(totals: Mapping[str, float]) -> str:
+    return (
+        f"served so far: {totals['jobs']:.0f} jobs, {totals['inferences']:.0f} inferences, "
+        f"{totals['sent_bytes'] / 1e6:,.1f} MB, {totals['seconds']:.1f} s of which "
+        f"{totals['cpu_seconds']:.1f} s CPU"
     )

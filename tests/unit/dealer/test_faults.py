@@ -1,7 +1,5 @@
 """A dealer that is down, dies, stalls, answers short or comes back; and a party that notices."""
 
-import contextlib
-import socket
 import threading
 import time
 
@@ -12,55 +10,9 @@ from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.dealer.supply import Supply
 from mpcvit.runtime.certificates import make_certificates, roles_named
 from tests.unit.dealer.jobs import authorise, expected, fetch, make_job, new_seeds
+from tests.unit.dealer.saboteur import Saboteur
 
 LONG = Script(tuple(Step(kind=Kind.MUL, width=8, shape=(20_000,)) for _ in range(12)))
-
-
-class Saboteur:
-    """Stands between party and dealer, and lets so many bytes of each answer through."""
-
-    def __init__(self, address, allowances, *, stalls=False):
-        self._target, self._allowances = address.split(":"), list(allowances)
-        self._stalls, self._ended = stalls, threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = "{}:{}".format(*self._listener.getsockname())
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            allowance = self._allowances.pop(0) if self._allowances else 1 << 40
-            host, port = self._target
-            server = socket.create_connection((host, int(port)))
-            threading.Thread(
-                target=self._carry, args=(client, server, 1 << 40), daemon=True
-            ).start()
-            threading.Thread(
-                target=self._carry, args=(server, client, allowance), daemon=True
-            ).start()
-
-    def _carry(self, source, target, allowance):
-        try:
-            while allowance > 0 and (piece := source.recv(min(65536, allowance))):
-                target.sendall(piece)
-                allowance -= len(piece)
-            if allowance == 0 and self._stalls:
-                self._ended.wait()
-        except OSError:
-            pass
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-    def close(self):
-        self._ended.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
 
 
 @pytest.fixture
