@@ -6,29 +6,44 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
-import mpcvit
+from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.bench.networks import random_checkpoint, random_images
+from mpcvit.config import DataSource, load_config
 from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_private_key, load_public_key
+from mpcvit.lowering.program import SecureProgram
 from mpcvit.runtime.roles import free_addresses
 from mpcvit.runtime.tls import Credentials
 from tests.cli.test_commands import invoke
-from tests.models import random_pixels, small_checkpoint, small_config
-from tests.tolerances import FXP18, assert_close
-from tests.two_party.test_dealer import ARCHITECTURE, CONFIG
+from tests.secure.test_lowered import FXP26
+from tests.tolerances import assert_close
 from tests.unit.dealer.jobs import SCRIPT, expected, fetch, make_job, new_seeds
 from tests.unit.dealer.saboteur import Saboteur
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model, a picture, a dealer's key and everyone's certificates."""
+    """A model, plain and lowered, a picture, a dealer's key and everyone's certificates."""
     folder = tmp_path_factory.mktemp("three-hosts")
-    small_checkpoint(CONFIG, ARCHITECTURE).save(folder / "model.safetensors")
-    Image.fromarray(random_pixels(small_config(), 1)[0]).save(folder / "photo.png")
+    model = load_config(Path("configs/digits-tiny.toml")).model
+    kind = {"depth": model.depth, "heads": model.heads, "mlp": MlpForm.FUSED}
+    checkpoint = random_checkpoint(model, Architecture.uniform(AttentionKind.SCALING, **kind))
+    checkpoint = replace(checkpoint, data=replace(checkpoint.data, source=DataSource.DIGITS))
+    checkpoint.save(folder / "model.safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MPCVIT_CACHE", str(folder / "cache"))  # no party will look there
+        text = invoke(
+            *("lower", folder / "model.safetensors", "--out", folder / "program"),
+            *("--profile", "semi2k-dealer", "--images", 64, "--error-budget", 1),
+        ).output
+    assert "a batch, script" in text
+    Image.fromarray(random_images(model)[0, ..., 0]).save(folder / "photo.png")
     text = invoke("dealer", "keys", "--out", folder / "dealer").output
     assert load_public_key(folder / "dealer" / "public.pem").fingerprint in text
     invoke("certs", "--out", folder / "certs", "--dealer-host", "127.0.0.1")
@@ -105,12 +120,12 @@ def test_processes_share_the_work(start, folder, tmp_path):
     assert {line["ended"] for line in served} == {"done"}
 
 
-def serve_and_predict(start, folder, dealer, *more):
+def serve_and_predict(start, folder, model, dealer, *more):
     """A server with a dealer, and what asks it for a prediction."""
     server, link, listen = free_addresses(3)
     settings = ("--dealer", dealer, "--dealer-key", folder / "dealer" / "public.pem", *more)
     process = start(
-        *("serve", folder / "model.safetensors", "--listen", server, "--json"),
+        *("serve", folder / model, "--listen", server, "--json"),
         *("--link-port", link.rpartition(":")[2], "--tls", folder / "certs" / "server", *settings),
         ready="serving",
     )
@@ -125,15 +140,20 @@ def serve_and_predict(start, folder, dealer, *more):
     return process, ask
 
 
-def test_three_hosts(start, folder):
+def test_three_hosts(start, folder, cache_folder):
+    """Nobody names a profile, and nobody rehearses: the program says how it is run."""
+    rehearsed = set(cache_folder.glob("scripts/*"))
     _, dealer = start_dealer(start, folder)
-    _, ask = serve_and_predict(start, folder, dealer)
+    _, ask = serve_and_predict(start, folder, "program", dealer)
     document = json.loads(ask().stdout)
-    assert document["record"]["profile"]["dealer"] == "third-party"
-    assert document["record"]["offline"]["received_bytes"] > 0
-    plain = mpcvit.load(folder / "model.safetensors")
+    record, program = document["record"], SecureProgram.load(folder / "program")
+    assert record["profile"]["dealer"] == "third-party"
+    assert record["profile"]["ring_bits"] == program.engine.ring_bits == 128
+    (script,) = program.scripts.values()
+    assert record["offline"]["received_bytes"] == script.answer_bytes
+    assert set(cache_folder.glob("scripts/*")) == rehearsed
     (found,) = document["predictions"]
-    assert_close([found["logits"]], plain(plain.preprocess([folder / "photo.png"])), FXP18)
+    assert_close([found["logits"]], program(program.preprocess([folder / "photo.png"])), FXP26)
 
 
 @pytest.mark.long
@@ -143,7 +163,9 @@ def test_a_dealer_that_fails_in_the_middle_of_a_session(start, folder, tmp_path)
     profile.write_text('protocol = "SEMI2K"\nlimits.connect_s = 10.0\n')
     _, dealer = start_dealer(start, folder)
     between = Saboteur(dealer)
-    server, ask = serve_and_predict(start, folder, between.address, "--profile", profile)
+    server, ask = serve_and_predict(
+        *(start, folder, "model.safetensors", between.address, "--profile", profile)
+    )
     for stalls, found in ((True, "stalls"), (False, "hung up|breaks off")):
         # the client finds the dealer; from then on neither party gets an answer
         between.allowances, between.stalls = [1 << 40, *[0] * 1000], stalls

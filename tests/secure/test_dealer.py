@@ -25,16 +25,14 @@ from tests.tolerances import FXP18, FXP18_EXP, assert_close
 
 K = AttentionKind
 FIRST_PARTY, DEALER = load_profile("semi2k"), load_profile("semi2k-dealer")
-TOKENS = small_config().tokens
-ROWS = tuple(list(K)[index % len(K)] for index in range(TOKENS))
-EVERYTHING = Architecture(
-    layers=(
-        LayerArchitecture(
-            heads=(K.SCALING, ROWS, tuple(reversed(ROWS))),
-            mlp=tuple(list(MlpForm)[index % len(MlpForm)] for index in range(TOKENS)),
-        ),
-    )
-)
+
+
+def everything(config):
+    """A layer of every attention kind and every MLP form."""
+    rows = tuple(list(K)[index % len(K)] for index in range(config.tokens))
+    forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(config.tokens))
+    heads = (K.SCALING, rows, tuple(reversed(rows)))
+    return Architecture(layers=(LayerArchitecture(heads=heads, mlp=forms),))
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +43,9 @@ def forget_scripts():
 @pytest.mark.long
 @pytest.mark.parametrize("changes", [{}, {"ring_bits": 128, "fraction_bits": 26}])
 def test_every_attention_kind_and_mlp_form(changes):
-    """Within the tolerance of the first-party dealer; see test_networks."""
+    """Within the tolerance of the first-party dealer; see test_networks, and test_lowered."""
     config = small_config(depth=1)
-    checkpoint, pixels = small_checkpoint(config, EVERYTHING), random_pixels(config, 1)
+    checkpoint, pixels = small_checkpoint(config, everything(config)), random_pixels(config, 1)
     plain = Classifier(checkpoint)
     found = mpcvit.run(checkpoint, pixels, replace(DEALER, **changes), simulate=True)
     assert_close(found.logits, plain(plain.preprocess(list(pixels))), FXP18_EXP)

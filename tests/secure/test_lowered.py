@@ -44,11 +44,15 @@ def stages(record, batch):
     return {stage.name: stage for stage in record.batches[batch].stages}
 
 
-@pytest.mark.parametrize("block", BlockForm)
-def test_private_and_emulated_logits_agree(block):
+def every_mlp_form(block):
     forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(9))
     mixed = LayerArchitecture(heads=(K.RELU_SOFTMAX, K.SCALING, K.QUAD2), mlp=forms)
-    program = lowered(Architecture(layers=(mixed,)), block=block, pooling=Pooling.MEAN)
+    return lowered(Architecture(layers=(mixed,)), block=block, pooling=Pooling.MEAN)
+
+
+@pytest.mark.parametrize("block", BlockForm)
+def test_private_and_emulated_logits_agree(block):
+    program = every_mlp_form(block)
     result, expected = run(program, count=2, batch_size=2)
     assert_close(result.logits, expected, FXP26)
 
@@ -59,6 +63,12 @@ def relu_softmax():
     result, expected = run(program, count=2)
     assert_close(result.logits, expected, FXP26)
     return program, result.record
+
+
+@pytest.mark.long
+def test_every_mlp_form_through_a_dealer():
+    result, expected = run(every_mlp_form(BlockForm.LITE), profile="semi2k-dealer")
+    assert_close(result.logits, expected, FXP26)
 
 
 @pytest.mark.long
@@ -246,6 +256,7 @@ def test_rows_of_every_kind_share_exchanges():
     program = lowered(Architecture(layers=(mixed,)), pooling=Pooling.MEAN)
     result, expected = run(program)
     assert_close(result.logits, expected, FXP26)
+    assert_close(run(program, profile="semi2k-dealer")[0].logits, expected, FXP26)
     (layer,) = program.plan.layers
     count = exchanges_of(layer, "norm1", "exponential", "temper", "cube", "denominator", "norm2")
     count += max(layer.query_length.exchanges, layer.product_length.exchanges)

@@ -39,7 +39,7 @@ HostsProfile = Annotated[
         "--profile",
         metavar="PROFILE",
         help="Protocol, ring and limits: a TOML file, or the name of one that comes with mpcvit. "
-        f"{SECURE_DEFAULT} unless given, and {DEALER_DEFAULT} with --dealer.",
+        f"{SECURE_DEFAULT} unless given, {DEALER_DEFAULT} with --dealer.",
     ),
 ]
 DealerAddress = Annotated[
@@ -152,7 +152,10 @@ def serve(
 
     Example: mpcvit serve model.safetensors --listen model.example.org:9000 --tls certs/server
     """
-    settings = load_profile(profile or default_profile(dealer))
+    from mpcvit.runtime.run import default_for
+    from mpcvit.runtime.serve import serve as stage
+
+    settings = load_profile(profile or default_for(model_file, dealer))
 
     def started() -> None:
         if settings.warning:
@@ -161,8 +164,6 @@ def serve(
 
     def log(visit: "Visit") -> None:
         print(json.dumps(visit.to_dict()) if as_json else visit, flush=True)
-
-    from mpcvit.runtime.serve import serve as stage
 
     with until_stopped() as stop:
         stage(

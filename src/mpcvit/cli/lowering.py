@@ -7,7 +7,7 @@ import typer
 
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, DataFolder, ModelFile, print_json
-from mpcvit.cli.private import ProfileName
+from mpcvit.cli.private import MaybeProfile, ProfileName
 from mpcvit.cli.running import load_training_images
 from mpcvit.lowering import ERROR_BUDGET
 from mpcvit.profile import SECURE_DEFAULT, load_profile
@@ -96,7 +96,7 @@ def explain(
         bool,
         typer.Option("--savings", help="Count what each rewrite saves, in the simulator."),
     ] = False,
-    profile: ProfileName = SECURE_DEFAULT,
+    profile: MaybeProfile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a program's engine and every stand-in: where, on which interval, how far off.
@@ -112,14 +112,16 @@ def explain(
     if savings:
         from mpcvit.bench.lowered import bench_passes
         from mpcvit.report.live import counting
+        from mpcvit.runtime.run import default_for
 
+        settings = load_profile(profile or default_for(program))
         with counting() as progress:
             saved = bench_passes(
                 program.plan,
                 program.model,
                 program.architecture,
                 program.engine,
-                load_profile(profile),
+                settings,
                 progress=progress,
             )
     _tell(program, as_json, saved)

@@ -7,19 +7,23 @@ import typer
 
 from mpcvit.cli import app
 from mpcvit.cli.options import AnyModelFile, AsJson, print_json
-from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile, shipped_profiles
+from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, Profile, load_profile, shipped_profiles
 
 if TYPE_CHECKING:
     from mpcvit.runtime.run import RunResult
 
-ProfileName = Annotated[
-    str,
+_PROFILES = (
+    f"Protocol, ring and network: a TOML file, or one of {', '.join(shipped_profiles())}. Those of "
+    "SEMI2K without a dealer are for measuring only, as one party must be trusted with everything."
+)
+ProfileName = Annotated[str, typer.Option("--profile", metavar="PROFILE", help=_PROFILES)]
+MaybeProfile = Annotated[
+    str | None,
     typer.Option(
         "--profile",
         metavar="PROFILE",
-        help="Protocol, ring and network: a TOML file, or one of "
-        f"{', '.join(shipped_profiles())}. Those of SEMI2K without a dealer are for measuring "
-        "only, as one party must be trusted with everything.",
+        help=f"{_PROFILES} {SECURE_DEFAULT} unless given, {DEALER_DEFAULT} for a program that was "
+        "lowered for SEMI2K.",
     ),
 ]
 Pictures = Annotated[
@@ -37,7 +41,7 @@ _LIKELIEST = 5
 def run(
     model_file: AnyModelFile,
     images: Pictures,
-    profile: ProfileName = SECURE_DEFAULT,
+    profile: MaybeProfile = None,
     batch_size: BatchSize = 1,
     simulate: Annotated[
         bool,
@@ -60,12 +64,12 @@ def run(
     Example: mpcvit run runs/digits/model.safetensors photo.png --profile semi2k-wan
     """
     from mpcvit.data import list_pictures
-
-    settings = load_profile(profile)
-    pictures = list_pictures(images)
-
     from mpcvit.report.live import counting
+    from mpcvit.runtime.run import default_for
     from mpcvit.runtime.run import run as stage
+
+    settings = load_profile(profile or default_for(model_file))
+    pictures = list_pictures(images)
 
     with counting() as progress:
         result = stage(

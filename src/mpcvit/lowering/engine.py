@@ -23,6 +23,11 @@ class EngineChoice:
     reuse_weight_masks: bool
     owned_weights: bool = False
 
+    @property
+    def is_of_semi2k(self) -> bool:
+        """Whether no other protocol has it."""
+        return self.truncation is Truncation.LOCAL or self.reuse_weight_masks
+
     def apply(self, profile: Profile) -> Profile:
         """A profile with these settings; its protocol, network and limits stay."""
         return replace(
@@ -34,6 +39,10 @@ class EngineChoice:
             reuse_weight_masks=self.reuse_weight_masks and profile.dealer is not Dealer.THIRD_PARTY,
             owned_weights=self.owned_weights,
         )
+
+
+def with_engine(profile: Profile, engine: EngineChoice | None) -> Profile:
+    return profile if engine is None else engine.apply(profile)
 
 
 def read_engine(folder: Path) -> EngineChoice:

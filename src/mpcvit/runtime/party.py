@@ -1,9 +1,9 @@
 """One party as a process of its own: takes a job from its supervisor, and reports to it.
 
 Supervisor and party share a socket. A first line of JSON tells the party what
-it owns; once that is loaded, a second one tells where the parties meet. Every
-event is a line too. A party whose supervisor is gone ends itself, so that none
-is left over.
+it owns; once that is loaded, a second one tells where the parties meet, and
+under which profile. Every event is a line too. A party whose supervisor is gone
+ends itself, so that none is left over.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ def take_part(
 ) -> None:
     """Do a role's part. A job holds the secrets' places of its own role, and no other's."""
     role = Role(job["role"])
-    profile = from_plain(Profile, job["profile"], "profile")
+    profile = from_plain(Profile, meeting["profile"], "profile")
     folder = job.get("tls")
     started = time.perf_counter()
     channel = connect(

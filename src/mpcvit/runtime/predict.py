@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from mpcvit.errors import UserError
+from mpcvit.lowering.engine import with_engine
 from mpcvit.profile import Profile, default_profile, load_profile
 from mpcvit.runtime.events import Journal, Progress
 from mpcvit.runtime.hosts import find_dealer, require_for_two_hosts, require_protected, told
@@ -37,7 +38,8 @@ def predict(
     folder with this party's certificate; without it, both addresses must be
     on this machine, unless `allow_plaintext`. `dealer` and `dealer_key` name
     the dealer, where the profile has one; with one, the profile is
-    `semi2k-dealer` unless given, and else `cheetah`.
+    `semi2k-dealer` unless given, and else `cheetah`. A lowered program's
+    engine is the server's to say: ring, fraction bits and truncation.
     """
     settings = load_profile(profile or default_profile(dealer))
     require_for_two_hosts(settings)
@@ -62,7 +64,7 @@ def predict(
             "batch_size": batch_size,
             **told(credentials, place),
         }
-        with PartyProcess(Role.DATA_OWNER, settings, own, Path(name) / "data_owner") as party:
+        with PartyProcess(Role.DATA_OWNER, own, Path(name) / "data_owner") as party:
             wait_until_ready(party, settings, journal)
             hello = Hello(terms=terms_of(settings), link_port=port)
             line, answer = dial(server, host, hello, credentials, settings.limits.connect_s)
@@ -71,7 +73,8 @@ def predict(
                     Role.MODEL_OWNER: f"{server_host}:{answer.link_port}",
                     Role.DATA_OWNER: f"{host}:{port}",
                 }
-                party.meet(addresses, answer.session)
+                settings = with_engine(settings, answer.engine)
+                party.meet(addresses, answer.session, settings)
                 watchdog = Watchdog(line, f"the server at {server} ended the session")
                 watch([party], settings, journal, watchdog.check)
                 watchdog.part()

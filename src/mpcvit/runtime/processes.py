@@ -51,19 +51,12 @@ def run_processes(
         if dealer is not None:
             own = _with_dealer(own, dealer, dialled)
         parties = [
-            stack.enter_context(
-                PartyProcess(
-                    role,
-                    profile,
-                    own.get(role, {}),
-                    folder / role.name.lower(),
-                )
-            )
+            stack.enter_context(PartyProcess(role, own.get(role, {}), folder / role.name.lower()))
             for role in roles
         ]
         for party in parties:
             addresses = {role: dialled[party.role][role] for role in roles}
-            party.meet(addresses, session)
+            party.meet(addresses, session, profile)
         watch(parties, profile, journal)
     return np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
 
@@ -105,10 +98,10 @@ def _dialled(
 class PartyProcess:
     """A party, its line to this process, and a folder for what SPU writes.
 
-    It loads what it owns, and waits to be told where the parties meet.
+    It loads what it owns, and waits to be told where and how the parties meet.
     """
 
-    def __init__(self, role: Role, profile: Profile, own: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, role: Role, own: Mapping[str, Any], folder: Path) -> None:
         self.role = role
         folder.mkdir()
         self._folder = folder
@@ -130,11 +123,11 @@ class PartyProcess:
                 },
             )
         self._unread = b""
-        self._tell({"role": role.value, "profile": to_plain(profile), **own})
+        self._tell({"role": role.value, **own})
 
-    def meet(self, addresses: Mapping[Role, Address], session: str) -> None:
+    def meet(self, addresses: Mapping[Role, Address], session: str, profile: Profile) -> None:
         """Send the party to the others; `session` is a name that all are told."""
-        self._tell({"addresses": dict(addresses), "session": session})
+        self._tell({"addresses": dict(addresses), "session": session, "profile": to_plain(profile)})
 
     def _tell(self, document: Mapping[str, Any]) -> None:
         # a party that has died is noticed when its events end

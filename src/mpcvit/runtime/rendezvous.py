@@ -4,9 +4,10 @@ SPU's link needs the addresses of both parties beforehand, and a name that
 belongs to one session. So the client first dials the server's port, over TLS
 where there are certificates, and says hello: its terms, and the port on which
 its end of the link listens. The server answers with its link port and a secret
-session name, or that it is busy, or why it refuses. The connection then stays
-open for as long as the session lasts: whose end closes is gone, however far
-the link has got. No secret and no share ever passes here.
+session name, and with the engine of a lowered program; or that it is busy, or
+why it refuses. The connection then stays open for as long as the session lasts:
+whose end closes is gone, however far the link has got. No secret and no share
+ever passes here.
 
 A message is a length of four bytes and that much JSON.
 """
@@ -22,13 +23,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from mpcvit.config import from_plain, to_plain
 from mpcvit.dealer.messages import name_of
+from mpcvit.errors import UserError
+from mpcvit.lowering.engine import EngineChoice
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.roles import Address, Role, resolve, split_address
 from mpcvit.runtime.terms import Terms
 from mpcvit.runtime.tls import Credentials, require_certified
 
-_FORMAT = "mpcvit-rendezvous/1"
+_FORMAT = "mpcvit-rendezvous/2"
 _MOST_BYTES = 1 << 14
 _LENGTH = struct.Struct(">I")
 _MOST_REASON = 400
@@ -73,6 +77,7 @@ class Answer:
     reason: str = ""
     link_port: int = 0
     session: str = ""
+    engine: EngineChoice | None = None  # of a lowered program
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -81,15 +86,18 @@ class Answer:
             "reason": self.reason,
             "link_port": self.link_port,
             "session": self.session,
+            "engine": None if self.engine is None else to_plain(self.engine),
         }
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> "Answer":
         session, port = _session(document.get("session")), _port(document.get("link_port"))
         reason = str(document.get("reason", ""))[:_MOST_REASON]
+        engine = document.get("engine")
         try:
             verdict = Verdict(document.get("verdict"))
-        except ValueError:
+            engine = None if engine is None else from_plain(EngineChoice, engine, "engine")
+        except (ValueError, TypeError, UserError):
             raise PartyError("the answer cannot be understood") from None
         if verdict is Verdict.WELCOME and (session is None or port is None):
             raise PartyError("the answer cannot be understood")
@@ -98,6 +106,7 @@ class Answer:
             reason=reason if reason.isprintable() else repr(reason),
             link_port=port or 0,
             session=session or "",
+            engine=engine,
         )
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from mpcvit.data import list_pictures, make_inputs
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import read_engine
-from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
+from mpcvit.lowering.engine import EngineChoice, read_engine, with_engine
+from mpcvit.profile import DEALER_DEFAULT, Profile, default_profile, load_profile
 from mpcvit.run_record import RunRecord
 from mpcvit.runtime.events import Journal, Progress, make_record
 from mpcvit.runtime.processes import run_processes
-from mpcvit.runtime.roles import Role, roles_of
+from mpcvit.runtime.roles import Address, Role, roles_of
 
 if TYPE_CHECKING:
     from mpcvit.checkpoint import Checkpoint
@@ -45,7 +45,7 @@ class RunResult:
 def run(
     model: AnyModel,
     images: Images,
-    profile: str | Path | Profile = SECURE_DEFAULT,
+    profile: str | Path | Profile | None = None,
     *,
     batch_size: int = 1,
     simulate: bool = False,
@@ -55,12 +55,13 @@ def run(
 
     `images` are files, a folder, or uint8 arrays [height, width, channel]. Every
     party is a process of its own on this machine, joined through the network
-    that the profile describes. `simulate` makes them threads of this process
+    that the profile describes: `cheetah` unless given, and `semi2k-dealer` for
+    a program that was lowered for SEMI2K. `simulate` makes them threads of this process
     instead: quicker to start and with the same counts, but not private and with
     no network; there, the record's notes name stages whose values leave the
     range that the profile can represent.
     """
-    settings = settings_for(model, load_profile(profile))
+    settings = settings_for(model, load_profile(profile or default_for(model)))
     if batch_size < 1:
         raise UserError(f"batch_size must be positive, not {batch_size}")
     pictures = list_images(images)
@@ -132,13 +133,23 @@ def _simulate(
     return simulate(model, make_images, profile, batch_size=batch_size, journal=journal)
 
 
-def settings_for(model: AnyModel, profile: Profile) -> Profile:
-    """A profile with the engine that a program was lowered for; a checkpoint takes any."""
+def default_for(model: AnyModel, dealer: Address | None = None) -> str:
+    """The profile of who names none: SEMI2K's with a dealer, for what needs SEMI2K."""
+    engine = engine_of(model)
+    needs_semi2k = engine is not None and engine.is_of_semi2k
+    return DEALER_DEFAULT if needs_semi2k else default_profile(dealer)
+
+
+def engine_of(model: AnyModel) -> EngineChoice | None:
+    """The engine that a program was lowered for; a checkpoint takes any."""
     if isinstance(model, str | Path):
-        engine = read_engine(Path(model)) if Path(model).is_dir() else None
-    else:
-        engine = getattr(model, "engine", None)
-    return profile if engine is None else engine.apply(profile)
+        return read_engine(Path(model)) if Path(model).is_dir() else None
+    return getattr(model, "engine", None)
+
+
+def settings_for(model: AnyModel, profile: Profile) -> Profile:
+    """A profile with the engine of a model that has one."""
+    return with_engine(profile, engine_of(model))
 
 
 def own_model(model: AnyModel, folder: Path) -> dict[str, Any]:

@@ -20,15 +20,16 @@ from typing import Any
 
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
-from mpcvit.profile import Profile, default_profile, load_profile
+from mpcvit.lowering.engine import EngineChoice, with_engine
+from mpcvit.profile import Profile, load_profile
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.events import Journal
 from mpcvit.runtime.hosts import find_dealer, require_for_two_hosts, require_protected, told
 from mpcvit.runtime.processes import PartyProcess, wait_until_ready, watch
 from mpcvit.runtime.rendezvous import Answer, Hello, Line, Verdict, Watchdog, accept
 from mpcvit.runtime.roles import Address, Role, require_free, resolve
-from mpcvit.runtime.run import AnyModel, own_model, settings_for
-from mpcvit.runtime.terms import difference, terms_of
+from mpcvit.runtime.run import AnyModel, default_for, engine_of, own_model
+from mpcvit.runtime.terms import Terms, difference, terms_of
 from mpcvit.runtime.tls import Credentials, load_credentials
 
 _HELLO_S = 10.0  # for TLS and the hello
@@ -87,12 +88,14 @@ def serve(
     Clients say hello at `listen`; the computation takes place on `link_port`, by
     default the one above. `tls` is a folder with this party's certificate;
     without it, `listen` must be on this machine, unless `allow_plaintext`.
-    `dealer` and `dealer_key` name the dealer, where the profile has one; with
-    one, the profile is `semi2k-dealer` unless given, and else `cheetah`.
+    `dealer` and `dealer_key` name the dealer, where the profile has one. Unless
+    given, the profile is `semi2k-dealer` with a dealer and for a program that
+    was lowered for SEMI2K, and else `cheetah`.
     Returns by itself only after `max_clients` sessions. `started` is called once
     clients may come, and `log` with every visit.
     """
-    settings = settings_for(model, load_profile(profile or default_profile(dealer)))
+    named, engine = load_profile(profile or default_for(model, dealer)), engine_of(model)
+    settings = with_engine(named, engine)
     require_for_two_hosts(settings)
     credentials = None if tls is None else load_credentials(tls, Role.MODEL_OWNER)
     require_protected([listen], encrypted=credentials is not None, allow_plaintext=allow_plaintext)
@@ -110,6 +113,9 @@ def serve(
         server = _Server(
             own={**own_model(model, Path(name)), **told(credentials, place)},
             profile=settings,
+            # as named, as the client's are, who learns of the engine from the answer
+            terms=terms_of(named),
+            engine=engine,
             credentials=credentials,
             link=(host, link_port),
             max_clients=max_clients,
@@ -122,11 +128,11 @@ def serve(
 class _Attendant:
     """A party that has the model and waits for a client."""
 
-    def __init__(self, own: dict[str, Any], profile: Profile) -> None:
+    def __init__(self, own: dict[str, Any]) -> None:
         self.journal = Journal()
         self._stack = ExitStack()
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-"))
-        party = PartyProcess(Role.MODEL_OWNER, profile, own, Path(folder) / "model_owner")
+        party = PartyProcess(Role.MODEL_OWNER, own, Path(folder) / "model_owner")
         self.party = self._stack.enter_context(party)
 
     @property
@@ -143,6 +149,8 @@ class _Server:
         *,
         own: dict[str, Any],
         profile: Profile,
+        terms: Terms,
+        engine: EngineChoice | None,
         credentials: Credentials | None,
         link: tuple[str, int],
         max_clients: int | None,
@@ -150,7 +158,7 @@ class _Server:
         log: Callable[[Visit], None],
     ) -> None:
         self._own, self._profile = own, profile
-        self._terms = terms_of(profile)
+        self._terms, self._engine = terms, engine
         self._context = None if credentials is None else credentials.listening_context()
         self._link_host, self._link_port = link
         self._clients_left = max_clients
@@ -158,7 +166,7 @@ class _Server:
         self._log_lock = threading.Lock()
         self._turn = threading.Lock()  # held by the one client that is served
         self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
-        self._attendant = _Attendant(own, profile)
+        self._attendant = _Attendant(own)
 
     def run(self, listener: socket.socket, started: Callable[[], None]) -> None:
         try:
@@ -221,7 +229,7 @@ class _Server:
     def _serve(self, line: Line, client: Address, visit: "_Visitor") -> str:
         if not self._attendant.is_alive:
             self._attendant.close()
-            self._attendant = _Attendant(self._own, self._profile)
+            self._attendant = _Attendant(self._own)
         attendant, session = self._attendant, token_hex(16)
         visit.journal = attendant.journal
         watchdog = Watchdog(line, "the client vanished")
@@ -232,10 +240,16 @@ class _Server:
             watchdog.check()
 
         try:
-            answer = Answer(verdict=Verdict.WELCOME, link_port=self._link_port, session=session)
+            answer = Answer(
+                verdict=Verdict.WELCOME,
+                link_port=self._link_port,
+                session=session,
+                engine=self._engine,
+            )
             line.send(answer.to_dict(), _HELLO_S)
             own_address = f"{self._link_host}:{self._link_port}"
-            attendant.party.meet({Role.MODEL_OWNER: own_address, Role.DATA_OWNER: client}, session)
+            addresses = {Role.MODEL_OWNER: own_address, Role.DATA_OWNER: client}
+            attendant.party.meet(addresses, session, self._profile)
             watch([attendant.party], self._profile, attendant.journal, check)
             watchdog.part()
             return "done"
@@ -249,7 +263,7 @@ class _Server:
             attendant.close()
             self._count()
             if not self._stop.is_set():
-                self._attendant = _Attendant(self._own, self._profile)
+                self._attendant = _Attendant(self._own)
 
     def _count(self) -> None:
         if self._clients_left is not None:

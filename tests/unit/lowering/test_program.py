@@ -18,6 +18,7 @@ from mpcvit.lowering.lower import products_of, relative_error
 from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.profile import Profile, Protocol, Truncation, load_profile
+from mpcvit.runtime.run import default_for
 from tests.models import random_pixels, small_checkpoint, small_config
 
 CONFIG = small_config(mlp_ratio=1.2)
@@ -34,6 +35,17 @@ def test_emulation_is_near_the_network(program):
     plain = Classifier(small_checkpoint(CONFIG, ARCHITECTURE))
     images = plain.preprocess(list(random_pixels(CONFIG, 64)))
     assert relative_error(program(images), plain(images)) <= ERROR_BUDGET
+
+
+def test_who_names_no_profile(program, tmp_path):
+    """Gets no dealer unless it names one, or brings a program that only SEMI2K can run."""
+    program.save(tmp_path / "program")
+    checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
+    for model in (program, tmp_path / "program"):
+        assert default_for(model) == default_for(model, "c:9100") == "semi2k-dealer"
+    portable = replace(program, engine=choose_engine(load_profile("cheetah")))
+    for model in (checkpoint, portable, tmp_path / "model.safetensors"):
+        assert (default_for(model), default_for(model, "c:9100")) == ("cheetah", "semi2k-dealer")
 
 
 def test_the_error_budget_is_of_the_whole_network_and_kept():

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from mpcvit.lowering.engine import choose_engine
 from mpcvit.profile import load_profile
 from mpcvit.runtime.certificates import make_certificates, roles_named
 from mpcvit.runtime.errors import PartyError
@@ -21,7 +22,12 @@ from mpcvit.runtime.tls import Credentials
 
 HELLO = Hello(terms=terms_of(load_profile("semi2k")), link_port=4321)
 LONG_AGO = datetime.now(timezone.utc) - timedelta(days=9)
-WELCOME = Answer(verdict=Verdict.WELCOME, link_port=1234, session="0123456789abcdef" * 2)
+WELCOME = Answer(
+    verdict=Verdict.WELCOME,
+    link_port=1234,
+    session="0123456789abcdef" * 2,
+    engine=choose_engine(load_profile("semi2k")),
+)
 
 
 @pytest.fixture(scope="module")
@@ -215,10 +221,11 @@ def answering(content):
         (frame(b"{}"), "no server of this kind"),
         (frame(json.dumps({**WELCOME.to_dict(), "verdict": "?"}).encode()), "no server of this"),
         (frame(json.dumps({**WELCOME.to_dict(), "session": "x"}).encode()), "no server of this"),
+        (frame(json.dumps({**WELCOME.to_dict(), "engine": {"x": 1}}).encode()), "no server of thi"),
         (frame(b"{")[:3], "hung up without an answer"),
         (b"", "took the connection but said nothing for 1 s"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_a_server_of_another_kind(content, message):
     with pytest.raises(PartyError, match=message) as error:
