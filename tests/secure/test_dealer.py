@@ -181,7 +181,7 @@ def test_a_script_that_is_not_the_programs(program, name, monkeypatch):
 
     monkeypatch.setattr(dealing, "Conductor", Watched)
     wrong = replace(program, scripts={key: Script(tuple(steps))})
-    profile = replace(DEALER, limits=Limits(connect_s=5.0, silence_s=3.0))
+    profile = replace(DEALER, limits=Limits(connect_s=10.0, silence_s=20.0))
     with pytest.raises(DealerError, match=message):
         mpcvit.run(wrong, tiny()[1][:1], profile, simulate=True)
     assert answered == list(script.steps[:reached])
