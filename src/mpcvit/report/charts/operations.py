@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, slug
-from mpcvit.report.charts.layers import record_name, was_timed
+from mpcvit.report.charts.layers import record_name
 from mpcvit.report.charts.trade_off import number
 from mpcvit.report.findings import Findings, TableKind
 from mpcvit.run_record import OperationCost, RunRecord
@@ -28,7 +28,7 @@ def _of_records(findings: Findings) -> list[BarChart]:
         records = [
             (record_name(one.name, one.held), one.held)
             for one in findings.records
-            if was_timed(one.held) or not timed
+            if one.held.was_timed or not timed
         ]
         totals = {name: _by_operation(record, measure) for name, record in records}
         if not any(sum(total.values()) for total in totals.values()):
