@@ -76,7 +76,9 @@ def report(
     print(f"report   {out}")
 
 
-def write_report(places: Sequence[Path], page: Path, *, title: str) -> list[str]:
+def write_report(
+    places: Sequence[Path], page: Path, *, title: str, published: bool = True
+) -> list[str]:
     """The page of another command's results; gives the names of its charts."""
     from mpcvit.experiments.published import published_trade_offs
     from mpcvit.report.findings import gather
@@ -85,6 +87,6 @@ def write_report(places: Sequence[Path], page: Path, *, title: str) -> list[str]
 
     with counting() as progress:
         findings = gather(places, progress=progress)
-    sections = make_sections(findings, published_trade_offs())
+    sections = make_sections(findings, published_trade_offs() if published else [])
     write_page(page, findings, sections, title=title)
     return [chart.id for section in sections for chart in section.charts]

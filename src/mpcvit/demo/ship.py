@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
@@ -14,6 +15,7 @@ from mpcvit.lowering.emulate import emulate
 from mpcvit.lowering.lower import lower
 from mpcvit.profile import load_profile
 from mpcvit.records import LOG_FILE, MODEL_FILE, SEARCH_FILE, Environment
+from mpcvit.search.result import SearchResult
 from mpcvit.storage import replacing_folder
 
 Progress = Callable[[str, int, int], None]
@@ -35,7 +37,7 @@ def ship(
     """Pack networks under their names: as they were trained, lowered, and how well both do."""
     load_profile(profile)  # refused before anything is made
     with replacing_folder(out) as folder:
-        checkpoints = {name: Checkpoint.load(run / MODEL_FILE) for name, run in runs.items()}
+        checkpoints = {name: _load(run) for name, run in runs.items()}
         first = next(iter(checkpoints.values()))
         if any(
             (own.classes, own.data) != (first.classes, first.data) for own in checkpoints.values()
@@ -44,9 +46,13 @@ def ship(
                 "the networks were trained on different data, or prepare it differently"
             )
         for name, run in runs.items():
-            _copy(run, folder / name, MODEL_FILE, LOG_FILE)
+            _copy_log(run, folder / name)
+            checkpoints[name].save(folder / name / MODEL_FILE)
         if search is not None:
-            _copy(search, folder / "search", SEARCH_FILE, LOG_FILE)
+            _copy_log(search, folder / "search")
+            found = SearchResult.load(search / SEARCH_FILE)
+            found = replace(found, provenance=found.provenance.without_paths())
+            found.save(folder / "search" / SEARCH_FILE)
         networks = tuple(
             _lower(name, checkpoint, train, test, folder, profile, progress)
             for name, checkpoint in checkpoints.items()
@@ -116,9 +122,13 @@ def _save_samples(
     return tuple(samples)
 
 
-def _copy(source: Path, target: Path, *names: str) -> None:
+def _load(run: Path) -> Checkpoint:
+    checkpoint = Checkpoint.load(run / MODEL_FILE)
+    return replace(checkpoint, provenance=checkpoint.provenance.without_paths())
+
+
+def _copy_log(source: Path, target: Path) -> None:
     target.mkdir(parents=True)
-    for name in names:
-        if not (source / name).is_file():
-            raise UserError(f"{source} is no run folder: it has no {name}")
-        shutil.copyfile(source / name, target / name)
+    if not (source / LOG_FILE).is_file():
+        raise UserError(f"{source} is no run folder: it has no {LOG_FILE}")
+    shutil.copyfile(source / LOG_FILE, target / LOG_FILE)

@@ -18,6 +18,7 @@ from mpcvit.run_record import RunRecord
 from mpcvit.runtime.run import run, settings_for
 
 RESULTS_FILE = "demo.csv"
+PREDICTIONS_FILE = "predictions.csv"
 FORMS = ("plain", "lowered")
 
 
@@ -61,6 +62,7 @@ def show(
             found.append(_run(network, form, showcase, out, samples, display))
             display.end()
             write_rows(out / RESULTS_FILE, [one.row for one in found])
+            write_rows(out / PREDICTIONS_FILE, _predictions(samples, found))
     return found
 
 
@@ -93,10 +95,21 @@ def _run(
     )
 
 
+def _predictions(samples: Sequence[Sample], found: Sequence[Shown]) -> list[dict[str, str]]:
+    return [
+        {
+            "image": sample.file,
+            "truth": sample.truth,
+            **{one.title: one.predictions[place] for one in found},
+        }
+        for place, sample in enumerate(samples)
+    ]
+
+
 def who_learnt(profile: Profile) -> dict[str, str]:
     """What each process learnt and did not, and what that rests on."""
     told = {
-        "model's side": "how many images came; no pixel, no logit, no class",
+        "model's side": profile.warning or "how many images came; no pixel, no logit, no class",
         "images' side": "the logits of its images, and the network's shape; no weight",
     }
     if profile.dealer is Dealer.THIRD_PARTY:
