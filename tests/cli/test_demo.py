@@ -88,3 +88,8 @@ def test_mistakes_are_told_before_anything_runs(showcase, tmp_path):
     refused = invoke("ship", showcase, showcase, "--names", "a,a", *out, code=2)
     assert "as many different names" in refused.stderr
     assert not (tmp_path / "out").exists()
+    (tmp_path / "taken").write_text("a file")
+    refused = invoke(
+        "demo", "--models", showcase, "--images", 1, "--out", tmp_path / "taken", code=2
+    )
+    assert f"cannot write into {tmp_path / 'taken'}" in refused.stderr

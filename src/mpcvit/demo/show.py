@@ -11,6 +11,7 @@ import numpy as np
 from mpcvit.checkpoint import Checkpoint
 from mpcvit.classifier import Classifier
 from mpcvit.demo.showcase import Sample, Showcase, ShownNetwork, model_in
+from mpcvit.errors import UserError
 from mpcvit.pipeline.measure import make_row
 from mpcvit.profile import Dealer, Profile, load_profile
 from mpcvit.records import write_rows
@@ -54,7 +55,10 @@ def show(
     `out` becomes a folder of runs: a copy of the showcase, with a record beside
     each network, and the rows of the results.
     """
-    shutil.copytree(source, out, dirs_exist_ok=True)
+    try:
+        shutil.copytree(source, out, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write into {out}: {error.strerror or error}") from error
     found: list[Shown] = []
     for network in showcase.networks:
         for form in FORMS:
