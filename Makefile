@@ -30,7 +30,7 @@ long: $(READY)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal --quiet -m long
 
 demo: $(READY)
-	$(BIN)/mpcvit train configs/digits.toml --fresh
+	$(BIN)/mpcvit demo
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -10,7 +10,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -59,6 +59,11 @@ class Provenance:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def without_paths(self) -> "Provenance":
+        """For others, to whom the place of the trainer's data means nothing."""
+        data = {**self.config.get("data", {}), "path": ""}
+        return replace(self, config={**self.config, "data": data})
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> "Provenance":

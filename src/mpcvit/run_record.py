@@ -111,6 +111,11 @@ class RunRecord:
         return sum(batch.images for batch in self.batches)
 
     @property
+    def was_timed(self) -> bool:
+        """Whether its seconds are those of parties apart, and not of threads."""
+        return self.transport != "simulator"
+
+    @property
     def exchanges(self) -> int:
         return self._total(lambda stage: stage.exchanges)
 

@@ -13,9 +13,9 @@ from mpcvit.errors import UserError
 
 # In the order of the work, not of the alphabet.
 _ORDER = (
-    *("train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
+    *("demo", "train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
     *("pipeline", "report", "evaluate", "show", "import", "lower", "explain", "run"),
-    *("certs", "serve", "predict", "dealer", "profile", "bench"),
+    *("certs", "serve", "predict", "dealer", "profile", "bench", "ship"),
 )
 
 
@@ -41,7 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train Vision Transformers that are fast, accurate and private under secure "
     "multi-party computation, and run them.\n\n"
-    "Example: mpcvit pipeline configs/digits-quick.toml",
+    "Example: mpcvit demo",
 )
 
 
@@ -66,6 +66,7 @@ from mpcvit.cli import (  # noqa: E402
     bench,  # noqa: F401
     compare,  # noqa: F401
     dealer,  # noqa: F401
+    demo,  # noqa: F401
     experiment,  # noqa: F401
     hosts,  # noqa: F401
     lowering,  # noqa: F401

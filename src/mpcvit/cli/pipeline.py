@@ -19,6 +19,7 @@ from mpcvit.cli.options import (
     settings_of,
 )
 from mpcvit.cli.private import ProfileName
+from mpcvit.cli.report import write_report
 from mpcvit.cli.running import load_data
 from mpcvit.cli.search import parse_seconds
 from mpcvit.config import load_config
@@ -110,7 +111,7 @@ def pipeline(
             console.print("stopped; the same command goes on", highlight=False)
             raise typer.Exit(130) from None
     page = out or course.folder / "report.html"
-    charts = _report(course.folder, page, config.name)
+    charts = write_report([course.folder], page, title=f"mpcvit pipeline: {config.name}")
     if as_json:
         print_json(
             {"steps": [asdict(one) for one in course.done], "charts": charts, "report": str(page)}
@@ -131,19 +132,6 @@ def _watch(
     started.append(name)
     with display.training() as live:
         yield (live, CurveWriter(), ImportanceWriter())
-
-
-def _report(folder: Path, page: Path, name: str) -> list[str]:
-    from mpcvit.experiments.published import published_trade_offs
-    from mpcvit.report.findings import gather
-    from mpcvit.report.live import counting
-    from mpcvit.report.page import make_sections, write_page
-
-    with counting() as progress:
-        findings = gather([folder], progress=progress)
-    sections = make_sections(findings, published_trade_offs())
-    write_page(page, findings, sections, title=f"mpcvit pipeline: {name}")
-    return [chart.id for section in sections for chart in section.charts]
 
 
 def _tell(done: "Sequence[Done]") -> None:

@@ -1,5 +1,6 @@
 """`mpcvit report`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -73,3 +74,19 @@ def report(
     if figures is not None:
         print(f"figures  {figures}")
     print(f"report   {out}")
+
+
+def write_report(
+    places: Sequence[Path], page: Path, *, title: str, published: bool = True
+) -> list[str]:
+    """The page of another command's results; gives the names of its charts."""
+    from mpcvit.experiments.published import published_trade_offs
+    from mpcvit.report.findings import gather
+    from mpcvit.report.live import counting
+    from mpcvit.report.page import make_sections, write_page
+
+    with counting() as progress:
+        findings = gather(places, progress=progress)
+    sections = make_sections(findings, published_trade_offs() if published else [])
+    write_page(page, findings, sections, title=title)
+    return [chart.id for section in sections for chart in section.charts]

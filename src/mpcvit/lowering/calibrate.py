@@ -15,7 +15,7 @@ from mpcvit.lowering.functions import exact_functions
 from mpcvit.lowering.network import forward
 from mpcvit.lowering.passes import ALL_PASSES, Passes
 
-_BATCH = 64
+_BATCH = 64  # of whatever runs over images, so that they share compiled operations
 LOW_SHARE = 1e-3  # of the rows whose denominators may lie below a reciprocal's interval
 
 
@@ -71,11 +71,11 @@ def calibrate(
 ) -> tuple[Ranges, np.ndarray]:
     """Run the exact network over normalised images; give the ranges, and its logits."""
     functions = exact_functions(config, architecture).wrapped(lambda place, own: Tap(own))
-    logits = []
-    for start in range(0, len(images), _BATCH):
-        part = jnp.asarray(images[start : start + _BATCH])
-        logits.append(forward(config, architecture, functions, passes, weights, part))
-        progress(start + len(part))
+
+    def network(batch: Array) -> Array:
+        return forward(config, architecture, functions, passes, weights, batch)
+
+    logits = run_in_batches(network, images, progress)
 
     def seen(function: Any) -> Range | None:
         return None if function is None else function.range()
@@ -86,4 +86,22 @@ def calibrate(
         ),
         norm=seen(functions.norm),
     )
-    return ranges, np.concatenate(logits)
+    return ranges, logits
+
+
+def run_in_batches(
+    network: Callable[[Array], Array],
+    images: np.ndarray,
+    progress: Callable[[int], None] = lambda done: None,
+) -> np.ndarray:
+    """Logits of images, operation by operation.
+
+    Layers and candidate networks have most operations in common, and each is
+    compiled once; as one program, every network would be compiled anew.
+    """
+    logits = []
+    for start in range(0, len(images), _BATCH):
+        part = jnp.asarray(images[start : start + _BATCH])
+        logits.append(np.asarray(network(part)))
+        progress(start + len(part))
+    return np.concatenate(logits)

@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from mpcvit.checkpoint import Checkpoint
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET
-from mpcvit.lowering.calibrate import calibrate
+from mpcvit.lowering.calibrate import calibrate, run_in_batches
 from mpcvit.lowering.choose import Margins, choose, choose_within
 from mpcvit.lowering.engine import choose_engine, require_safe
 from mpcvit.lowering.fold import fold
@@ -72,9 +72,11 @@ def lower(
 
     def measure(plan: Plan) -> float:
         functions = functions_of(plan, config, architecture)
-        images = jnp.asarray(inputs[:judged])
-        found = forward(config, architecture, functions, passes, weights, images)
-        return relative_error(np.asarray(found), exact[:judged])
+
+        def network(batch: Array) -> Array:
+            return forward(config, architecture, functions, passes, weights, batch)
+
+        return relative_error(run_in_batches(network, inputs[:judged]), exact[:judged])
 
     choice = choose_within(
         error_budget,

@@ -12,6 +12,7 @@ from jax.experimental import enable_x64
 
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # where primitives keep the programs they call
 _ROUNDED = ("mul", "dot_general", "literal", "input")  # what fixed point rounds
+_QUICKLY: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 
 Visit = Callable[[str, Any], Any]
 """Takes what an operation gave, under the primitive's name, and gives what others go on with."""
@@ -48,7 +49,9 @@ def observe(
 
         return _visit_all(function, arguments, note), jnp.stack(magnitudes)
 
-    result, magnitudes = jax.jit(watched)(*arguments)
+    # run once, so that making it fast would take longer than it does
+    compiled = jax.jit(watched).lower(*arguments).compile(_QUICKLY)
+    result, magnitudes = compiled(*arguments)
     return result, [
         Observed(operation=operation, largest=float(largest), size=size)
         for (operation, size), largest in zip(operations, magnitudes, strict=True)

@@ -13,7 +13,7 @@ from mpcvit.lowering.emulate import emulate
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.profile import Profile, Protocol
 from mpcvit.run_record import RunRecord
-from mpcvit.runtime.run import run
+from mpcvit.runtime.run import RunResult, run
 
 Progress = Callable[[str, int, int], None]
 
@@ -39,35 +39,49 @@ def measure(
     """Run the first test images one by one; `checkpoint` is what the model came from."""
     pixels = np.asarray(test.images[:images])
     result = run(model, pixels, profile, simulate=simulate, progress=progress)
-    record, count = result.record, len(pixels)
     classifier = Classifier(checkpoint)
-    plain = classifier(classifier.preprocess(list(pixels))).argmax(axis=1)
-    private, labels = result.logits.argmax(axis=1), np.asarray(test.labels[:images])
+    row = make_row(
+        result,
+        profile,
+        plain=classifier(classifier.preprocess(list(pixels))).argmax(axis=1),
+        labels=np.asarray(test.labels[:images]),
+        top1=_accuracy(model, test, progress),
+    )
+    return Measurement(record=result.record, row=row)
+
+
+def make_row(
+    result: RunResult, profile: Profile, *, plain: np.ndarray, labels: np.ndarray, top1: float
+) -> dict[str, Any]:
+    """What a private run was right about, and its cost: exchanges of a batch, the rest by image.
+
+    `plain` are the classes that the network gives in plaintext, and `top1` is its
+    accuracy on the whole test split.
+    """
+    record, count = result.record, result.record.images
+    private, here = result.logits.argmax(axis=1), record.environment
     # Cheetah's many one-way messages are no rounds, so nothing can be modelled from them
     modelled = profile.protocol is not Protocol.CHEETAH
-    here = record.environment
-    return Measurement(
-        record=record,
-        row={
-            "form": record.form,
-            "top1": round(100 * _accuracy(model, test, progress), 2),
-            "images": count,
-            "agree": int((private == plain).sum()),
-            "private_right": int((private == labels).sum()),
-            "exchanges": round(record.exchanges / count),
-            "sent_mb": round(record.sent_bytes / 1e6 / count, 4),
-            "compute_s": round(record.compute_s / count, 4),
-            "modelled_s": round(record.modelled_s(profile.network) / count, 4) if modelled else "",
-            "measured_s": "" if simulate else round(record.measured_s / count, 3),
-            "protocol": profile.protocol.value,
-            "round_trip_ms": profile.network.round_trip_ms,
-            "bandwidth_mb_per_s": profile.network.bandwidth_bytes_per_s / 1e6,
-            "warning": profile.warning,
-            "hardware": here.hardware,
-            "commit": here.commit,
-            "created": here.created,
-        },
-    )
+    return {
+        "form": record.form,
+        "top1": round(100 * top1, 2),
+        "images": count,
+        "batch": record.batches[0].images,
+        "agree": int((private == plain).sum()),
+        "private_right": int((private == labels).sum()),
+        "exchanges": round(record.exchanges / len(record.batches)),
+        "sent_mb": round(record.sent_bytes / 1e6 / count, 4),
+        "compute_s": round(record.compute_s / count, 4),
+        "modelled_s": round(record.modelled_s(profile.network) / count, 4) if modelled else "",
+        "measured_s": round(record.measured_s / count, 3) if record.was_timed else "",
+        "protocol": profile.protocol.value,
+        "round_trip_ms": profile.network.round_trip_ms,
+        "bandwidth_mb_per_s": profile.network.bandwidth_bytes_per_s / 1e6,
+        "warning": profile.warning,
+        "hardware": here.hardware,
+        "commit": here.commit,
+        "created": here.created,
+    }
 
 
 def _accuracy(model: Model, test: Split, progress: Progress) -> float:

@@ -51,7 +51,7 @@ def _figure(chart: Chart) -> Any:
 
 def _plane(chart: XYChart) -> Any:
     figure, axes = _sheet(7.0, 4.2 + 0.1 * len(chart.series))
-    for place, series in enumerate(chart.series):
+    for series in chart.series:
         xs, ys = ([getattr(point, axis) for point in series.points] for axis in "xy")
         published = series.origin == "published"
         axes.plot(
@@ -60,7 +60,7 @@ def _plane(chart: XYChart) -> Any:
             linestyle="--" if series.dashed else "-",
             linewidth=6 if series.hue < 0 else 1.3,
             alpha=0.3 if series.hue < 0 else 1,
-            marker=_MARKERS[place % len(_MARKERS)] if series.marked else "",
+            marker=_MARKERS[series.mark % len(_MARKERS)] if series.marked else "",
             markersize=5,
             markerfacecolor="white" if published else None,
             color=_colour(series.hue),

@@ -38,6 +38,7 @@ class TableKind(str, Enum):
     ATTENTION = "attention"
     BREAKDOWN = "breakdown"
     AGREEMENT = "agreement"
+    PREDICTIONS = "predictions"
     SPEED = "speed"
 
 
@@ -53,6 +54,7 @@ _COLUMNS = {
     TableKind.ATTENTION: ("attention", "exchanges", "modelled_s"),
     TableKind.BREAKDOWN: ("table", "part", "modelled_s"),
     TableKind.AGREEMENT: ("model", "images", "agree"),
+    TableKind.PREDICTIONS: ("image", "truth"),
     TableKind.SPEED: ("what", "images_per_s"),
 }
 

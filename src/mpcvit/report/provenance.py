@@ -29,6 +29,7 @@ def warnings(findings: Findings) -> list[str]:
 def other_tables(findings: Findings) -> list[tuple[str, list[Row]]]:
     """Tables that are shown as they are."""
     titles = {
+        TableKind.PREDICTIONS: "Private predictions beside the truth",
         TableKind.AGREEMENT: "Private against plaintext predictions",
         TableKind.SPEED: "Speed of training",
         TableKind.SEARCHES: "Searches",
@@ -89,6 +90,7 @@ def _records(findings: Findings) -> Iterator[Row]:
             "origin": f"{record.images} images, {record.transport}",
             "protocol": f"{profile['protocol']}, {profile['ring_bits']}-bit ring, "
             f"{profile['fraction_bits']} fraction bits",
+            "dealer": profile["dealer"],
             "network": line,
             "program": record.program,
             **_environment(record.environment),

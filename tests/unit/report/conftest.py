@@ -94,6 +94,7 @@ def places(tmp_path_factory):
             for form, exchanges in (("plain", 90), ("lowered", 30))
         ],
     )
+    write_rows(folder / "predictions.csv", [{"image": "0.png", "truth": "cat", "mpcvit": "dog"}])
     write_rows(folder / "unrelated.csv", [{"a": 1}])
     (folder / "broken").mkdir()
     (folder / "broken" / "model.safetensors").write_bytes(b"no tensors")

@@ -59,6 +59,12 @@ def test_the_front_leaves_out_what_is_beaten():
     assert [point.label for point in front.points] == ["a", "c"]
 
 
+def test_series_of_one_colour_have_different_marks(findings):
+    for chart in trade_off.charts(findings, []):
+        shown = [(series.hue, series.mark) for series in chart.series if series.marked]
+        assert len(set(shown)) == len(shown)
+
+
 def test_heads_and_alpha(findings):
     became, alpha = heads.charts(findings)
     panel = became.panels[0]  # those with a choice come first
@@ -74,18 +80,19 @@ def test_heads_and_alpha(findings):
 def test_layers_of_records_and_tables(findings):
     in_seconds, in_bytes = layers.charts(findings)
     series = by_name(in_seconds)
-    modelled = series["mpcvit-0.3, plain, SEMI2K, modelled"].points
+    modelled = series["mpcvit-0.3, plain, SEMI2K, 2 images at a time, modelled"].points
     assert [point.x for point in modelled] == [0, 1]
     # for one of two images: 10 exchanges of 20 ms, 3,000 bytes at 44 MB/s, 0.5 s of compute
     assert modelled[0].y == pytest.approx((10 * 0.02 + 3000 / 44e6 + 0.5) / 2)
-    assert series["mpcvit-0.3, plain, SEMI2K, measured"].points[1].y == 2.0
+    assert series["mpcvit-0.3, plain, SEMI2K, 2 images at a time, measured"].points[1].y == 2.0
     assert by_name(in_bytes)["softmax, layers, counted"].points[0].y == pytest.approx(649.3018)
 
 
 def test_operations(findings):
     charts = {chart.id: chart for chart in operations.charts(findings)}
     assert charts["operation-exchanges"].series[0].name == "dot"
-    assert charts["operation-exchanges"].series[0].values == (1.0, 3.0)  # lowered, plain
+    assert charts["operation-exchanges"].series[0].values == (2.0, 6.0)  # lowered, plain
+    assert charts["operation-exchanges"].caption.startswith("For the images that run at a time")
     assert "parts-softmax-semi2k" in charts
     stack = charts["parts-block-by-heads-semi2k"]
     assert stack.categories == ("1 heads", "2 heads", "4 heads", "8 heads")

@@ -28,7 +28,7 @@
       ? value.toLocaleString("en", { maximumFractionDigits: 0 })
       : String(Number(value.toPrecision(4)));
 
-  const marker = (place, x, y, r) => {
+  const marker = (mark, x, y, r) => {
     const paths = [
       `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`,
       `M${x - r} ${y - r}h${2 * r}v${2 * r}h${-2 * r}z`,
@@ -36,7 +36,7 @@
       `M${x} ${y - 1.2 * r}L${x + 1.2 * r} ${y + r}H${x - 1.2 * r}z`,
       `M${x} ${y + 1.2 * r}L${x + 1.2 * r} ${y - r}H${x - 1.2 * r}z`,
     ];
-    return paths[place % paths.length];
+    return paths[mark % paths.length];
   };
 
   // Round numbers that divide a range into about so many parts.
@@ -105,7 +105,7 @@
             this.turn(switched, button.getAttribute("aria-pressed") === "true"));
           const key = shape("svg", { width: 26, height: 14, "aria-hidden": "true" }, button);
           button.prepend(key);
-          this.drawKey(key, entry, place);
+          this.drawKey(key, entry);
           const switched = { button, place };
           switches.push(switched);
         });
@@ -135,7 +135,7 @@
       else this.off.add(place);
     }
 
-    drawKey(key, entry, place) {
+    drawKey(key, entry) {
       const stroke = colour(entry.hue);
       if (this.chart.type !== "xy") {
         const published = entry.origin === "published";
@@ -151,7 +151,7 @@
       }, key);
       if (entry.marked) {
         shape("path", {
-          d: marker(place, 13, 7, 4), stroke, "stroke-width": 1.5,
+          d: marker(entry.mark, 13, 7, 4), stroke, "stroke-width": 1.5,
           fill: entry.origin === "published" ? "var(--paper)" : stroke,
         }, key);
       }
@@ -251,7 +251,7 @@
           }
           if (one.marked) {
             const r = one.points.length > 40 ? 2.5 : 4.5;
-            shape("path", { d: marker(one.place, x, y, r), stroke, "stroke-width": 1.5,
+            shape("path", { d: marker(one.mark, x, y, r), stroke, "stroke-width": 1.5,
               fill: one.origin === "published" ? "var(--card)" : stroke, class: "mark" }, svg);
             marks.push({ left: x - r, right: x + r, top: y - r, bottom: y + r });
           }

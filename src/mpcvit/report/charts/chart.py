@@ -1,7 +1,8 @@
 """Charts as plain data: the page draws them in the browser, `figures` on paper."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
@@ -31,6 +32,7 @@ class Series:
     hue: int = 0
     joined: bool = True
     marked: bool = True  # a marker at each point
+    mark: int = 0  # which; a chart gives series of one hue different ones
     dashed: bool = False
 
 
@@ -49,6 +51,14 @@ class XYChart:
     whole_x: bool = False  # ticks at whole numbers alone
     labelled: bool = False  # write each point's label beside it
     type: str = "xy"
+
+    def __post_init__(self) -> None:
+        met: Counter[int] = Counter()
+        series = []
+        for one in self.series:
+            series.append(replace(one, mark=max(one.hue, 0) + met[one.hue]))
+            met[one.hue] += 1
+        object.__setattr__(self, "series", tuple(series))
 
     def rows(self) -> list[Row]:
         """A row per point, for the table below the chart and its CSV."""

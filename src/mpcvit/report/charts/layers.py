@@ -72,7 +72,7 @@ def _seconds(findings: Findings) -> Iterator[Line]:
         if network is not None:
             modelled = [(i, stage.modelled_s(network) / images) for i, stage in _blocks(record)]
             yield name, "modelled", modelled
-        if was_timed(record):
+        if record.was_timed:
             yield name, "measured", [(i, stage.seconds / images) for i, stage in _blocks(record)]
 
 
@@ -113,7 +113,17 @@ def _blocks(record: RunRecord) -> Iterable[tuple[int, StageCost]]:
 
 def record_name(name: str, record: RunRecord) -> str:
     """A record's name with what tells it from another run of the same network."""
-    return f"{name}, {record.form}, {record.profile['protocol']}"
+    batch = record.batches[0].images
+    return f"{name}, {record.form}, {record.profile['protocol']}{at_a_time(batch)}"
+
+
+def at_a_time(images: int) -> str:
+    """How a name says that images shared their exchanges.
+
+    >>> at_a_time(1), at_a_time(4)
+    ('', ', 4 images at a time')
+    """
+    return "" if images == 1 else f", {images} images at a time"
 
 
 def network_of(record: RunRecord) -> Network | None:
@@ -125,8 +135,3 @@ def network_of(record: RunRecord) -> Network | None:
         return None
     own = from_plain(Network, record.profile["network"], "network")
     return own if own.is_emulated else WAN
-
-
-def was_timed(record: RunRecord) -> bool:
-    """Whether its seconds are those of parties apart, and not of threads."""
-    return record.transport != "simulator"

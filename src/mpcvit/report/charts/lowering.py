@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mpcvit.report.charts.chart import BarChart, BarSeries, Origin
-from mpcvit.report.charts.layers import network_of, was_timed
+from mpcvit.report.charts.layers import at_a_time, network_of
 from mpcvit.report.charts.trade_off import number
 from mpcvit.report.findings import Findings, TableKind
 
@@ -63,7 +63,10 @@ def charts(findings: Findings) -> list[BarChart]:
 
 
 def _caption(plain: tuple[float | None, ...], lowered: tuple[float | None, ...], field: str) -> str:
-    about = "For one image." if field != "top1" else "On the whole test split, in plaintext."
+    about = {
+        "top1": "On the whole test split, in plaintext.",
+        "exchanges": "For the images that run at a time.",
+    }.get(field, "For one image.")
     if field == "top1":
         return about
     ratios = [p / q for p, q in zip(plain, lowered, strict=True) if p and q]
@@ -79,17 +82,17 @@ def _costs(findings: Findings) -> Iterator[_Cost]:
         record, images = found.held, found.held.images
         network = network_of(record)
         yield _Cost(
-            network=f"{found.name.split(',')[0]}, {record.profile['protocol']}",
+            network=f"{found.name.split(',')[0]}, {record.profile['protocol']}"
+            + at_a_time(record.batches[0].images),
             form=record.form,
             exchanges=record.exchanges / len(record.batches),
             sent_mb=record.sent_bytes / 1e6 / images,
             modelled_s=None if network is None else record.modelled_s(network) / images,
-            measured_s=record.measured_s / images if was_timed(record) else None,
+            measured_s=record.measured_s / images if record.was_timed else None,
         )
     for table in (*findings.tables_of(TableKind.PIPELINE), *findings.tables_of(TableKind.LOWERING)):
         for row in table.held.rows:
-            batch = row.get("batch", "1")
-            several = "" if batch == "1" else f", {batch} images at a time"
+            several = at_a_time(int(row.get("batch") or 1))
             yield _Cost(
                 network=f"{row['network']}, {row.get('profile') or row['protocol']}{several}",
                 form=row["form"],

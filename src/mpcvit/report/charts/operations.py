@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, slug
-from mpcvit.report.charts.layers import record_name, was_timed
+from mpcvit.report.charts.layers import record_name
 from mpcvit.report.charts.trade_off import number
 from mpcvit.report.findings import Findings, TableKind
 from mpcvit.run_record import OperationCost, RunRecord
@@ -24,16 +24,20 @@ def charts(findings: Findings) -> list[BarChart]:
 def _of_records(findings: Findings) -> list[BarChart]:
     found = []
     for id, title, label, measure in _MEASURES:
-        timed = id == "seconds"
+        timed, shared = id == "seconds", id == "exchanges"
         records = [
             (record_name(one.name, one.held), one.held)
             for one in findings.records
-            if was_timed(one.held) or not timed
+            if one.held.was_timed or not timed
         ]
-        totals = {name: _by_operation(record, measure) for name, record in records}
+        totals = {
+            name: _by_operation(record, measure, len(record.batches) if shared else record.images)
+            for name, record in records
+        }
         if not any(sum(total.values()) for total in totals.values()):
             continue
-        caption = "For one image, as SPU counted it at the party that holds the images."
+        caption = "For the images that run at a time" if shared else "For one image"
+        caption += ", as SPU counted it at the party that holds the images."
         if timed:
             caption += " By the wall clock, with waiting for the peer."
         found.append(
@@ -50,12 +54,14 @@ def _of_records(findings: Findings) -> list[BarChart]:
     return found
 
 
-def _by_operation(record: RunRecord, measure: Callable[[OperationCost], float]) -> dict[str, float]:
+def _by_operation(
+    record: RunRecord, measure: Callable[[OperationCost], float], parts: int
+) -> dict[str, float]:
     total: dict[str, float] = {}
     for stage in record.stages:
         for operation in stage.operations:
             before = total.get(operation.name, 0.0)
-            total[operation.name] = before + measure(operation) / record.images
+            total[operation.name] = before + measure(operation) / parts
     return total
 
 

@@ -210,7 +210,11 @@ def _of_pipeline(table: Named[Table]) -> Iterator[TradeOff]:
                 top1=top1,
                 seconds=seconds,
                 origin=origin,
-                facts={"exchanges": row["exchanges"], "MB sent": row["sent_mb"]},
+                facts={
+                    "exchanges": row["exchanges"],
+                    "MB sent": row["sent_mb"],
+                    "images at a time": row.get("batch") or "1",
+                },
             )
 
 

@@ -1,0 +1,190 @@
+"""`mpcvit demo` and `mpcvit ship`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mpcvit.cli import app
+from mpcvit.cli.options import AsJson, DataFolder, print_json
+from mpcvit.cli.private import ProfileName
+from mpcvit.cli.report import write_report
+from mpcvit.cli.running import load_test_images, load_training_images
+from mpcvit.errors import UserError
+
+if TYPE_CHECKING:
+    from mpcvit.demo.show import Shown
+    from mpcvit.demo.showcase import Sample, Showcase
+
+SHIPPED_PROFILE = "semi2k-dealer-wan"
+
+
+@app.command()
+def demo(
+    images: Annotated[
+        int, typer.Option(min=1, help="How many of the sample images; they run all at a time.")
+    ] = 4,
+    models: Annotated[
+        Path | None,
+        typer.Option(help="A showcase of your own, as mpcvit ship makes it."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for networks, records and report.")] = (
+        Path("runs/demo")
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Watch shipped networks classify images privately, and get a report of it.
+
+    A softmax network and the MPCViT that was searched and retrained from it run
+    as they were trained and as they were lowered, on sample images that come
+    with the package. The owners of model and images are two processes, joined
+    by an emulated WAN, and a third deals their randomness. Needs no network
+    and no data.
+
+    Example: mpcvit demo --images 2 --out runs/demo
+    """
+    from mpcvit.demo.show import FORMS, show, who_learnt
+    from mpcvit.demo.showcase import SHIPPED, Showcase
+    from mpcvit.profile import load_profile
+    from mpcvit.report.live import WholeProgress, console
+
+    source = SHIPPED if models is None else models
+    showcase = Showcase.load(source)
+    if images > len(showcase.samples):
+        raise UserError(f"{source} holds {len(showcase.samples)} sample images, not {images}")
+    samples, profile = showcase.samples[:images], load_profile(showcase.profile)
+    line = profile.network
+    console.print(
+        f"{images} images at a time, {profile.protocol.value} through an emulated line of "
+        f"{line.round_trip_ms:g} ms and {line.bandwidth_bytes_per_s / 1e6:g} MB/s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    with WholeProgress(len(showcase.networks) * len(FORMS)) as display:
+        shown = show(showcase, source, out, samples, display)
+    page = out / "report.html"
+    # the paper's points are of far larger networks
+    charts = write_report([out], page, title="mpcvit demo", published=False)
+    learnt = who_learnt(profile)
+    if as_json:
+        print_json(_document(shown, samples, learnt) | {"charts": charts, "report": str(page)})
+        return
+    _tell(showcase, shown, samples)
+    print("\nWhat each process learnt of the others")
+    for who, what in learnt.items():
+        print(f"  {who:<13} {what}")
+    print(
+        "  All ran on this machine, and whoever administers it sees everything; between hosts\n"
+        "  it is mpcvit dealer, mpcvit serve and mpcvit predict (docs/two_hosts.md).\n"
+    )
+    print(f"networks  {out}")
+    print(f"report    {page}")
+
+
+@app.command()
+def ship(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run folders; the first is what others speed up."),
+    ],
+    names: Annotated[str, typer.Option(help="What to call them, between commas.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the showcase; replaced.")],
+    data: DataFolder = None,
+    search: Annotated[
+        Path | None, typer.Option(help="Run folder of the search that found them.")
+    ] = None,
+    profile: ProfileName = SHIPPED_PROFILE,
+    samples: Annotated[int, typer.Option(min=1, help="Sample images to pack.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Pack trained networks, their programs and sample images for mpcvit demo.
+
+    Each network is lowered with training images, and its program evaluated on
+    the whole test split. The samples are the first test image of each class.
+    What is written says where everything comes from.
+
+    Example: mpcvit ship runs/digits runs/retrained --names softmax,mpcvit --out showcase
+    """
+    from mpcvit.cores import split_cpu
+
+    called = [name.strip() for name in names.split(",")]
+    if len(set(called)) != len(runs):
+        raise UserError(f"{len(runs)} runs need as many different names, not {names!r}")
+    split_cpu(256)
+
+    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.demo.ship import ship as stage
+    from mpcvit.records import MODEL_FILE
+    from mpcvit.report.live import counting
+
+    first = Checkpoint.load(runs[0] / MODEL_FILE)
+    with counting() as progress:
+        showcase = stage(
+            dict(zip(called, runs, strict=True)),
+            load_training_images(first, data, progress),
+            load_test_images(first, data, progress),
+            out,
+            profile=profile,
+            samples=samples,
+            search=search,
+            progress=progress,
+        )
+    if as_json:
+        print_json({"out": str(out), "top1": {one.name: one.top1 for one in showcase.networks}})
+        return
+    for one in showcase.networks:
+        told = ", ".join(f"{form} {100 * top1:.2f} %" for form, top1 in one.top1.items())
+        print(f"{one.name:<10} {told} of {showcase.test_images:,} test images")
+    print(f"showcase   {out}")
+
+
+def _tell(showcase: "Showcase", shown: "Sequence[Shown]", samples: "Sequence[Sample]") -> None:
+    """One table: a column for each run, a row for each image, and what it cost below."""
+    rows = [["truth", *(one.title for one in shown)]]
+    for place, sample in enumerate(samples):
+        rows.append([sample.truth, *(one.predictions[place] for one in shown)])
+    count, first = len(samples), shown[0].record.measured_s
+    rows += [
+        ["right", *(f"{one.row['private_right']} of {count}" for one in shown)],
+        ["as in plaintext", *(f"{one.row['agree']} of {count}" for one in shown)],
+        [
+            f"top-1 of {showcase.test_images:,}",
+            *(f"{one.row['top1']:.2f} %" for one in shown),
+        ],
+        ["MB sent", *(f"{one.record.sent_bytes / 1e6:,.1f}" for one in shown)],
+        ["MB dealt before", *(_dealt(one) for one in shown)],
+        ["exchanges", *(f"{one.record.exchanges:,}" for one in shown)],
+        ["seconds", *(f"{one.record.measured_s:.1f}" for one in shown)],
+        ["speed-up", *(f"{first / one.record.measured_s:.1f}" for one in shown)],
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [f"{row[0]:<{widths[0]}}"]
+        cells += [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join(cells))
+        if row[0] in ("truth", samples[-1].truth):
+            print("  ".join("-" * width for width in widths))
+
+
+def _dealt(one: "Shown") -> str:
+    offline = one.record.offline
+    return "–" if offline is None else f"{offline.received_bytes / 1e6:,.1f}"
+
+
+def _document(
+    shown: "Sequence[Shown]", samples: "Sequence[Sample]", learnt: dict[str, str]
+) -> dict[str, Any]:
+    first = shown[0].record.measured_s
+    return {
+        "truths": [sample.truth for sample in samples],
+        "networks": [
+            {
+                **one.row,
+                "predictions": list(one.predictions),
+                "speed_up": round(first / one.record.measured_s, 2),
+            }
+            for one in shown
+        ],
+        "learnt": learnt,
+    }

@@ -1,0 +1,92 @@
+"""`mpcvit ship` and `mpcvit demo` on a network that is trained, lowered and run in seconds."""
+
+import json
+from functools import partial
+
+import pytest
+
+from mpcvit.demo import show
+from mpcvit.demo.showcase import Showcase
+from mpcvit.run_record import RunRecord
+from mpcvit.runtime.run import run
+from tests.cli.test_commands import invoke
+from tests.unit.test_config import TINY
+
+
+@pytest.fixture(scope="module")
+def showcase(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    smallest = ("train.epochs=1", "model.depth=1", "model.attention=scaling")
+    overrides = (word for key in smallest for word in ("--set", key))
+    invoke("train", TINY, "--out", folder / "run", *overrides)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mpcvit.demo.ship.CALIBRATION_IMAGES", 32)
+        told = invoke(
+            *("ship", folder / "run", "--names", "scaling"),
+            # without a dealer, which has tests of its own
+            *("--samples", 3, "--profile", "semi2k-wan", "--out", folder / "showcase"),
+        ).stdout
+    assert "test images" in told
+    return folder / "showcase"
+
+
+def test_a_showcase_says_where_its_networks_come_from(showcase):
+    held = Showcase.load(showcase)
+    (network,) = held.networks
+    assert (network.name, network.config, network.epochs) == ("scaling", "digits-tiny", 1)
+    assert set(network.top1) == {"plain", "lowered"}
+    assert len(held.samples) == 3
+
+
+def cache_by_model(run):
+    results = {}
+
+    def cached(model, *arguments, **options):
+        if model not in results:
+            results[model] = run(model, *arguments, **options)
+        return results[model]
+
+    return cached
+
+
+def test_one_table_who_learnt_what_and_a_report(showcase, tmp_path, monkeypatch):
+    # in threads, and each once; processes have tests of their own
+    monkeypatch.setattr(show, "run", cache_by_model(partial(run, simulate=True)))
+    out = tmp_path / "out"
+    told = invoke("demo", "--models", showcase, "--images", 2, "--out", out).stdout
+    for column in ("scaling, plain", "scaling, lowered"):
+        assert column in told.splitlines()[0]
+    for row in ("right", "as in plaintext", "MB sent", "exchanges", "seconds", "speed-up"):
+        assert any(line.startswith(row) for line in told.splitlines())
+    assert "no weight" in told
+    assert "INSECURE" in told
+    assert f"report    {out / 'report.html'}" in told
+    page = (out / "report.html").read_text()
+    for chart in ("lowered-exchanges", "heads", "layer-bytes", "learning"):
+        assert f'id="{chart}' in page
+    assert "Private predictions beside the truth" in page
+    plain, lowered = (
+        RunRecord.load(out / "scaling" / f"record-{form}.json") for form in ("plain", "lowered")
+    )
+    assert (plain.images, len(plain.batches), lowered.form) == (2, 1, "lowered")
+    assert lowered.exchanges < plain.exchanges / 2
+    again = invoke("demo", "--models", showcase, "--images", 2, "--out", out, "--json").stdout
+    document = json.loads(again)
+    assert [len(one["predictions"]) for one in document["networks"]] == [2, 2]
+    assert document["networks"][0]["speed_up"] == 1.0
+    assert document["report"] == str(out / "report.html")
+
+
+def test_mistakes_are_told_before_anything_runs(showcase, tmp_path):
+    out = ("--out", tmp_path / "out")
+    refused = invoke("demo", "--models", showcase, "--images", 4, *out, code=2)
+    assert "holds 3 sample images, not 4" in refused.stderr
+    assert "mpcvit ship" in invoke("demo", "--models", tmp_path, *out, code=2).stderr
+    refused = invoke("ship", showcase, showcase, "--names", "a,a", *out, code=2)
+    assert "as many different names" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "taken").write_text("a file")
+    refused = invoke(
+        "demo", "--models", showcase, "--images", 1, "--out", tmp_path / "taken", code=2
+    )
+    assert f"cannot write into {tmp_path / 'taken'}" in refused.stderr

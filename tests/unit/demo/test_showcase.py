@@ -1,0 +1,101 @@
+"""What ships: whole, as good as it says, and as good as the documentation says."""
+
+import re
+import shutil
+
+import pytest
+
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.data import decode_image
+from mpcvit.demo.show import FORMS, who_learnt
+from mpcvit.demo.showcase import DESCRIPTION, SHIPPED, Showcase, model_in
+from mpcvit.errors import UserError
+from mpcvit.lowering.program import SecureProgram
+from mpcvit.optim.log import read_log
+from mpcvit.profile import Dealer, load_profile
+from mpcvit.records import MODEL_FILE
+from tests.docs.commands import ROOT
+
+
+@pytest.fixture(scope="module")
+def showcase():
+    return Showcase.load(SHIPPED)
+
+
+def test_accuracies_are_those_of_the_checkpoints_and_their_logs(showcase):
+    for network in showcase.networks:
+        checkpoint = Checkpoint.load(model_in(SHIPPED, network.name, "plain"))
+        provenance = checkpoint.provenance
+        assert network.top1["plain"] == provenance.metrics["test_top1"]
+        assert network.top1["plain"] == read_log(SHIPPED / network.name)[-1]["test_top1"]
+        assert network.parameters == checkpoint.parameter_count
+        assert (network.config, network.seed) == (
+            provenance.config["name"],
+            provenance.config["seed"],
+        )
+        assert provenance.data_fingerprint == showcase.data_fingerprint
+        assert provenance.config["data"]["path"] == ""  # the trainer's own
+        assert abs(network.top1["lowered"] - network.top1["plain"]) < 0.01
+
+
+def test_programs_are_of_the_very_networks_and_for_a_profile_that_is_safe(showcase):
+    profile = load_profile(showcase.profile)
+    assert profile.dealer is not Dealer.FIRST_PARTY_INSECURE
+    assert profile.network.is_emulated
+    for network in showcase.networks:
+        checkpoint = Checkpoint.load(model_in(SHIPPED, network.name, "plain"))
+        program = SecureProgram.load(model_in(SHIPPED, network.name, "lowered"))
+        assert program.architecture == checkpoint.architecture
+        assert program.provenance == checkpoint.provenance
+        program.engine.apply(profile)
+
+
+def test_samples_are_pictures_of_different_classes(showcase):
+    checkpoint = Checkpoint.load(model_in(SHIPPED, showcase.networks[0].name, "plain"))
+    size = checkpoint.model.image_size
+    truths = [sample.truth for sample in showcase.samples]
+    assert len(set(truths)) == len(truths) >= 4
+    assert set(truths) <= set(checkpoint.classes)
+    for sample in showcase.samples:
+        picture = decode_image(SHIPPED / sample.file, channels=3, where=sample.file)
+        assert picture.shape == (size, size, 3)
+
+
+def test_documentation_states_these_accuracies(showcase):
+    """Every row of the README about `mpcvit demo` has the numbers of the showcase."""
+    told = [
+        line
+        for line in (ROOT / "README.md").read_text("utf-8").splitlines()
+        if line.startswith("|") and "shipped" in line
+    ]
+    stated = [float(number) for line in told for number in re.findall(r"(\d\d\.\d\d) %", line)]
+    assert stated == [
+        round(100 * network.top1[form], 2) for network in showcase.networks for form in FORMS
+    ]
+
+
+@pytest.mark.parametrize("change", ["altered", "missing", "added", "no showcase", "other format"])
+def test_what_is_not_as_it_was_is_refused(tmp_path, showcase, change):
+    folder = tmp_path / "showcase"
+    shutil.copytree(SHIPPED, folder)
+    file = folder / showcase.networks[0].name / MODEL_FILE
+    match change:
+        case "altered":
+            file.write_bytes(file.read_bytes()[:-1] + b"x")
+        case "missing":
+            file.unlink()
+        case "added":
+            (folder / "more.txt").write_text("more")
+        case "no showcase":
+            (folder / DESCRIPTION).unlink()
+        case "other format":
+            (folder / DESCRIPTION).write_text('{"format": "other"}')
+    with pytest.raises(UserError, match="showcase"):
+        Showcase.load(folder)
+
+
+def test_who_learnt_what_names_the_dealer_and_the_danger():
+    safe = who_learnt(load_profile("semi2k-dealer-wan"))
+    assert {"model's side", "images' side", "dealer", "trusted"} == set(safe)
+    assert "collude with neither" in safe["trusted"]
+    assert "INSECURE" in who_learnt(load_profile("semi2k-wan"))["model's side"]
