@@ -97,7 +97,6 @@ def _exact(function: Steep, x: Any) -> Any:
     return np.exp(x) if function is Steep.EXP else np.maximum(x / 2 + 1, 0) ** 3
 
 
-@cache
 def fit_steep_chain(function: Steep, low: float, high: float, tolerance: float) -> SteepChain:
     """The shortest that keeps its promise.
 
@@ -113,6 +112,7 @@ def fit_steep_chain(function: Steep, low: float, high: float, tolerance: float) 
     raise UserError(f"no chain on [{low:g}, {high:g}] is within {tolerance:g} of {function.value}")
 
 
+@cache  # here, where it is slow, and where a fit that is too far off is remembered too
 def _fit(
     function: Steep, low: float, high: float, tolerance: float, products: int, squarings: int
 ) -> SteepChain:

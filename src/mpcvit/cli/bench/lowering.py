@@ -1,0 +1,81 @@
+"""`mpcvit bench lowering`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mpcvit.cli.bench import bench
+from mpcvit.cli.bench.tables import (
+    CIFAR,
+    EXAMPLES,
+    PAPER_PROFILE,
+    Measure,
+    TableOut,
+    beside_paper,
+    known_networks,
+    tell,
+)
+from mpcvit.cli.options import (
+    AsJson,
+    ConfigFile,
+    Overrides,
+    parse_whole_numbers,
+)
+from mpcvit.config import load_config
+from mpcvit.profile import load_profile
+
+
+@bench.command()
+def lowering(
+    config_file: ConfigFile = CIFAR,
+    overrides: Overrides = None,
+    profiles: Annotated[
+        str, typer.Option("--profiles", help="Profiles, between commas.")
+    ] = PAPER_PROFILE,
+    only: Annotated[
+        str, typer.Option("--networks", help="Networks of the paper, between commas.")
+    ] = "relu_softmax,mpcvit-0.7,mpcvit-0.1,scaling",
+    batch_sizes: Annotated[str, typer.Option(help="Images at a time, between commas.")] = "1",
+    like: Annotated[
+        list[Path],
+        typer.Option(
+            help="Lowered programs, or their program.json, of trained networks whose stand-ins "
+            "serve; the first with a network's kinds does. Repeat for more."
+        ),
+    ] = EXAMPLES,
+    stage: Annotated[
+        str | None, typer.Option(help="Look at one stage alone, such as 'block 0'.")
+    ] = None,
+    measure: Measure = False,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plain against lowered, in one run: exchanges, bytes and seconds of the same networks.
+
+    Seconds are per image, and from the second batch on. Weights are random; the
+    stand-ins and their intervals are those of a trained network.
+
+    Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
+    """
+    from mpcvit.bench.lowered import bench_lowering, read_example
+    from mpcvit.experiments.published import published
+    from mpcvit.report.costs import draw_lowering
+    from mpcvit.report.live import counting
+
+    config = load_config(config_file, list(overrides or []))
+    settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
+    names = known_networks(only, config.model)
+    with counting() as progress:
+        rows = bench_lowering(
+            config.model,
+            settings,
+            [read_example(path) for path in like],
+            networks=names,
+            batch_sizes=parse_whole_numbers(batch_sizes, "--batch-sizes"),
+            stage=stage,
+            measure=measure,
+            progress=progress,
+        )
+    rows = beside_paper(rows, "network", config.name, "trade-off", published)
+    tell(rows, "network", out, as_json, lambda path: draw_lowering(path, rows))

@@ -1,0 +1,219 @@
+"""`mpcvit bench` of networks as they are written: the paper's tables and figures."""
+
+from typing import Annotated
+
+import typer
+
+from mpcvit.cli.bench import bench
+from mpcvit.cli.bench.tables import (
+    CIFAR,
+    PAPER_PROFILE,
+    TINY_IMAGENET,
+    Measure,
+    Out,
+    TableOut,
+    beside_paper,
+    known_networks,
+    tell,
+)
+from mpcvit.cli.options import (
+    AnyModelFile,
+    AsJson,
+    ConfigFile,
+    DataFolder,
+    print_json,
+)
+from mpcvit.cli.private import ProfileName
+from mpcvit.cli.running import load_test_images
+from mpcvit.config import load_config
+from mpcvit.profile import load_profile
+
+
+@bench.command()
+def attention(
+    config_file: ConfigFile = CIFAR,
+    profile: ProfileName = PAPER_PROFILE,
+    measure: Measure = False,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cost of one attention layer, of each of the ten kinds.
+
+    Example: mpcvit bench attention --measure --out results/secure/attention.csv
+    """
+    from mpcvit.bench.secure import bench_attention
+    from mpcvit.experiments.published import published
+    from mpcvit.report.costs import draw_seconds
+    from mpcvit.report.live import counting
+
+    config, settings = load_config(config_file), load_profile(profile)
+    with counting() as progress:
+        rows = bench_attention(config.model, settings, measure=measure, progress=progress)
+    rows = beside_paper(rows, "attention", config.name, "attention-variants", published)
+    tell(rows, "attention", out, as_json, lambda path: draw_seconds(path, rows, "attention"))
+
+
+@bench.command()
+def network(
+    config_file: ConfigFile = CIFAR,
+    profile: ProfileName = PAPER_PROFILE,
+    only: Annotated[
+        str | None, typer.Option("--networks", help="Only these, between commas.")
+    ] = None,
+    measure: Measure = False,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cost of whole networks as they are written: every one that the paper times.
+
+    Weights are random, as the cost does not depend on them.
+
+    Example: mpcvit bench network --networks softmax,scaling --out results/secure/network.csv
+    """
+    from mpcvit.bench.secure import bench_network
+    from mpcvit.experiments.published import published
+    from mpcvit.report.costs import draw_seconds
+    from mpcvit.report.live import counting
+
+    config, settings = load_config(config_file), load_profile(profile)
+    names = [] if only is None else known_networks(only, config.model)
+    with counting() as progress:
+        rows = bench_network(config.model, settings, only=names, measure=measure, progress=progress)
+    rows = beside_paper(rows, "network", config.name, "trade-off", published)
+    tell(rows, "network", out, as_json, lambda path: draw_seconds(path, rows, "network"))
+
+
+@bench.command()
+def layers(
+    config_file: ConfigFile = TINY_IMAGENET,
+    profile: ProfileName = PAPER_PROFILE,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Seconds and bytes of every layer: softmax, ReLU softmax, and half of the heads mixed.
+
+    Example: mpcvit bench layers --out results/secure/layers.csv
+    """
+    from mpcvit.bench.secure import bench_layers
+    from mpcvit.report.costs import draw_layers
+    from mpcvit.report.live import counting
+
+    config = load_config(config_file)
+    with counting() as progress:
+        rows = bench_layers(config.model, load_profile(profile), progress=progress)
+    tell(rows, "network", out, as_json, lambda path: draw_layers(path, rows))
+
+
+@bench.command()
+def breakdown(
+    config_file: ConfigFile = CIFAR,
+    profiles: Annotated[
+        str, typer.Option("--profiles", help="Profiles to compare, between commas.")
+    ] = "semi2k-wan,cheetah-wan",
+    most_tokens: Annotated[
+        int, typer.Option(help="Leave out blocks of more tokens, which take Cheetah long.")
+    ] = 257,
+    measure: Measure = False,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Where the seconds go: a block by heads and tokens, a network, softmax by its parts.
+
+    Cheetah's exchanges are no rounds, so its seconds are measured or absent.
+
+    Example: mpcvit bench breakdown --profiles semi2k-wan --out results/secure/breakdown.csv
+    """
+    from mpcvit.bench.secure import bench_breakdown
+    from mpcvit.report.costs import draw_breakdown
+    from mpcvit.report.live import counting
+
+    config = load_config(config_file)
+    settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
+    with counting() as progress:
+        rows = bench_breakdown(
+            config.model,
+            settings,
+            most_tokens=most_tokens,
+            measure=measure,
+            progress=progress,
+        )
+    tell(rows, "part", out, as_json, lambda path: draw_breakdown(path, rows))
+
+
+@bench.command()
+def precision(
+    profile: ProfileName = PAPER_PROFILE,
+    out: TableOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Relative error of softmax and of ReLU softmax against their input's variance.
+
+    Example: mpcvit bench precision --out results/secure/precision.csv
+    """
+    from mpcvit.bench.secure import bench_precision
+    from mpcvit.records import write_rows
+    from mpcvit.report.costs import draw_precision
+    from mpcvit.report.live import counting
+
+    with counting() as progress:
+        rows = bench_precision(load_profile(profile), progress=progress)
+    if out is not None:
+        write_rows(out, rows)
+        draw_precision(out.with_suffix(".png"), rows)
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        print(
+            f"{row['attention']:<14} variance {row['variance']:>8g}  "
+            f"relative error {row['relative_error']:.2e}  largest {row['largest_error']:.2e}"
+        )
+
+
+@bench.command()
+def agreement(
+    model_file: AnyModelFile,
+    data: DataFolder = None,
+    profile: ProfileName = PAPER_PROFILE,
+    images: Annotated[int, typer.Option(min=1, help="Test images to classify.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 16,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Threads of one process, without a network.")
+    ] = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """How often private and plaintext predictions agree on real test images.
+
+    Of a lowered program, plaintext is its emulation.
+
+    Example: mpcvit bench agreement runs/digits/model.safetensors --profile semi2k --simulate
+    """
+    from mpcvit.bench.secure import bench_agreement
+    from mpcvit.lowering.program import load_model
+    from mpcvit.records import write_rows
+    from mpcvit.report.live import counting
+
+    model, settings = load_model(model_file), load_profile(profile)
+    with counting() as progress:
+        row = bench_agreement(
+            model,
+            load_test_images(model, data, progress),
+            settings,
+            images=images,
+            batch_size=batch_size,
+            simulate=simulate,
+            progress=progress,
+        )
+    row = {"model": str(model_file), **row}
+    if out is not None:
+        write_rows(out, [row])
+    if as_json:
+        print_json(row)
+        return
+    print(f"agree        {row['agree']} of {row['images']} images")
+    print(f"right        {row['plain_right']} in plaintext, {row['private_right']} privately")
+    print(f"logits       off by at most {row['largest_logit_error']}, of {row['logit_range']}")
+    print(f"cost         {row['exchanges']:,} exchanges, {row['sent_mb']:,.1f} MB sent")
+    if row["warning"]:
+        print(row["warning"])

@@ -1,0 +1,95 @@
+"""What the benchmarks have in common: their options, and how rows are told."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mpcvit.cli.options import print_json
+from mpcvit.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from mpcvit.config import ModelConfig
+
+CIFAR = Path("configs/cifar10.toml")
+TINY_IMAGENET = Path("configs/tiny-imagenet.toml")
+PAPER_PROFILE = "semi2k-wan"
+EXAMPLES = [
+    Path("results/cifar10-tiny") / f"{kind}-program.json"
+    for kind in ("relu_softmax", "softmax", "linformer", "quad2", "the_x")
+]
+_PLACES = ("form", "batch", "table", "value", "layer")  # columns that tell rows apart
+
+Out = Annotated[Path | None, typer.Option("--out", help="CSV file for the rows.")]
+TableOut = Annotated[
+    Path | None,
+    typer.Option("--out", help="CSV file; a figure of the same name goes beside it."),
+]
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure", help="Also run in processes through the emulated network, and time it."
+    ),
+]
+
+
+def known_networks(names: str, model: "ModelConfig") -> list[str]:
+    from mpcvit.bench.networks import paper_networks
+
+    known, wanted = list(paper_networks(model)), [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"there is no network {name!r}; {nearest(name, known)}")
+    return wanted
+
+
+def beside_paper(
+    rows: Sequence[Mapping[str, Any]],
+    label: str,
+    config: str,
+    experiment: str,
+    published: Callable[[str, str, str], Any],
+) -> list[dict[str, Any]]:
+    """Put the paper's seconds after ours."""
+    beside = []
+    for row in rows:
+        seconds = published(config, experiment, row[label]).latency_s
+        place = list(row).index("measured_s") + 1
+        items = list(row.items())
+        beside.append(
+            dict([*items[:place], ("paper_s", "" if seconds is None else seconds), *items[place:]])
+        )
+    return beside
+
+
+def tell(
+    rows: Sequence[Mapping[str, Any]],
+    label: str,
+    out: Path | None,
+    as_json: bool,
+    draw: Callable[[Path], None],
+) -> None:
+    from mpcvit.records import write_rows
+
+    if out is not None:
+        write_rows(out, rows)
+        draw(out.with_suffix(".png"))
+    if as_json:
+        print_json(list(rows))
+        return
+    for row in rows:
+        place = " ".join(str(row[name]) for name in _PLACES if name in row)
+        line = (
+            f"{row[label]:<18} {place:<18}{row['exchanges']:>8,} exchanges "
+            f"{row['sent_mb']:>10.2f} MB"
+        )
+        if row["modelled_s"] != "":
+            line += f" {row['modelled_s']:>9.2f} s modelled"
+        if row.get("measured_s"):
+            line += f" {row['measured_s']:>8.2f} s measured"
+        if row.get("paper_s"):
+            line += f" {row['paper_s']:>8.2f} s in the paper"
+        print(line)
+    if rows[0]["warning"]:
+        print(rows[0]["warning"])
