@@ -116,6 +116,8 @@ def bench_passes(
         variants["local_truncation"] = (plan.passes, narrow)
     if engine.reuse_weight_masks:
         variants["mask_reuse"] = (plan.passes, replace(engine, reuse_weight_masks=False))
+    if engine.owned_weights:
+        variants["owned_weights"] = (plan.passes, replace(engine, owned_weights=False))
     rows: list[Row] = []
     for index, (name, (passes, own)) in enumerate(variants.items()):
         program = lower_like(replace(plan, passes=passes), model, architecture, own)

@@ -77,5 +77,6 @@ def lowering(
             measure=measure,
             progress=progress,
         )
-    rows = beside_paper(rows, "network", config.name, "trade-off", published)
+    if stage is None:  # the paper times whole networks
+        rows = beside_paper(rows, "network", config.name, "trade-off", published)
     tell(rows, "network", out, as_json, lambda path: draw_lowering(path, rows))
