@@ -26,16 +26,10 @@ def steady_cost(name, depth):
     return record.batches[-1].total
 
 
-@pytest.mark.parametrize(
-    ("name", "exchanges", "sent_bytes"),
-    [
-        ("relu_softmax", 86, 14_759_516),
-        ("scaling", 52, 12_312_540),
-    ],
-)
-def test_two_layers(name, exchanges, sent_bytes):
-    cost = steady_cost(name, 2)
-    assert (cost.exchanges <= exchanges, cost.sent_bytes <= sent_bytes) == (True, True), cost
+def test_two_layers():
+    cost = steady_cost("relu_softmax", 2)
+    assert cost.exchanges <= 86
+    assert cost.sent_bytes <= 14_759_516
 
 
 @pytest.mark.long
@@ -50,4 +44,5 @@ def test_two_layers(name, exchanges, sent_bytes):
 )
 def test_seven_layers(name, exchanges, sent_bytes):
     cost = steady_cost(name, 7)
-    assert (cost.exchanges <= exchanges, cost.sent_bytes <= sent_bytes) == (True, True), cost
+    assert cost.exchanges <= exchanges
+    assert cost.sent_bytes <= sent_bytes

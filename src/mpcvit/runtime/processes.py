@@ -187,8 +187,9 @@ def watch(
     profile: Profile,
     journal: Journal,
     check: Callable[[], None] = lambda: None,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Collect events until every party is done; raise as soon as one cannot be.
+    """Collect events until every party is done or it is enough; raise as soon as one cannot be.
 
     A party that is done stays until it is closed, so that the last receipts of
     the others still find it. `check` is called at least once a second, and may
@@ -200,7 +201,7 @@ def watch(
     with selectors.DefaultSelector() as selector:
         for party in parties:
             selector.register(party.control, selectors.EVENT_READ, party)
-        while not all(journal.knows(party.role, "done") for party in parties):
+        while not is_enough() and not all(journal.knows(party.role, "done") for party in parties):
             for key, _ in selector.select(timeout=1.0):
                 last_s = time.monotonic()
                 if not _collect(key.data, journal):

@@ -199,12 +199,12 @@ class Watchdog:
     def __init__(self, line: Line, sentence: str, grace_s: float = 3.0) -> None:
         self._line, self._sentence, self._grace_s = line, sentence, grace_s
         self._gone_since: float | None = None
-        self._done = False
+        self.other_is_done = False
 
     def check(self) -> None:
         message = self._line.poll()
-        self._done |= message is not None and message.get("verdict") == Verdict.DONE.value
-        if self._line.is_open or self._done:
+        self.other_is_done |= message is not None and message.get("verdict") == Verdict.DONE.value
+        if self._line.is_open or self.other_is_done:
             return
         now = time.monotonic()
         if self._gone_since is None:
@@ -218,7 +218,7 @@ class Watchdog:
         deadline = time.monotonic() + within_s
         with contextlib.suppress(OSError, PartyError):
             self._line.send(Answer(verdict=Verdict.DONE).to_dict(), within_s)
-            while self._line.is_open and not self._done and time.monotonic() < deadline:
+            while self._line.is_open and not self.other_is_done and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
                 self.check()
 
