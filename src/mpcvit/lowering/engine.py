@@ -37,7 +37,7 @@ class EngineChoice:
             truncation=self.truncation,
             # which would give masks away there; see Profile
             reuse_weight_masks=self.reuse_weight_masks and profile.dealer is not Dealer.THIRD_PARTY,
-            owned_weights=self.owned_weights,
+            owned_weights=self.owned_weights and profile.protocol is Protocol.CHEETAH,
         )
 
 

@@ -155,6 +155,8 @@ def test_engines_by_protocol():
     assert wide.network == load_profile("semi2k-wan").network
     cheetah = load_profile("cheetah")
     assert choose_engine(cheetah).apply(cheetah) == replace(cheetah, owned_weights=True)
+    for other in (load_profile("semi2k"), load_profile("aby3")):
+        assert choose_engine(cheetah).apply(other) == other
     with pytest.raises(UserError, match="needs SEMI2K and ring_bits = 128"):
         Profile(protocol=Protocol.CHEETAH, truncation=Truncation.LOCAL)
 
