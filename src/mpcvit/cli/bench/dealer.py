@@ -10,13 +10,13 @@ from mpcvit.cli.bench.tables import (
     CIFAR,
     EXAMPLES,
     Out,
+    is_delivered,
     known_networks,
 )
 from mpcvit.cli.options import (
     AsJson,
     ConfigFile,
     parse_whole_numbers,
-    print_json,
 )
 from mpcvit.cli.private import ProfileName
 from mpcvit.config import load_config
@@ -58,7 +58,6 @@ def dealer(
     from mpcvit.bench.lowered import lower_like, read_example
     from mpcvit.bench.networks import paper_networks, random_checkpoint
     from mpcvit.lowering.engine import choose_engine
-    from mpcvit.records import write_rows
     from mpcvit.report.live import counting
 
     (name,) = known_networks(network, config)
@@ -71,10 +70,7 @@ def dealer(
         rows = bench_dealer(
             models, settings, rounds=rounds, jobs=jobs, workers=counts, progress=progress
         )
-    if out is not None:
-        write_rows(out, rows)
-    if as_json:
-        print_json(rows)
+    if is_delivered(rows, out, as_json):
         return
     for row in rows:
         shown = (f"{name} {value}" for name, value in row.items() if value != "")

@@ -63,6 +63,17 @@ def beside_paper(
     return beside
 
 
+def is_delivered(rows: Sequence[Mapping[str, Any]], out: Path | None, as_json: bool) -> bool:
+    """Write rows to a file and print them as JSON, where asked; whether that was all."""
+    from mpcvit.records import write_rows
+
+    if out is not None:
+        write_rows(out, rows)
+    if as_json:
+        print_json(list(rows))
+    return as_json
+
+
 def tell(
     rows: Sequence[Mapping[str, Any]],
     label: str,
@@ -70,13 +81,9 @@ def tell(
     as_json: bool,
     draw: Callable[[Path], None],
 ) -> None:
-    from mpcvit.records import write_rows
-
     if out is not None:
-        write_rows(out, rows)
         draw(out.with_suffix(".png"))
-    if as_json:
-        print_json(list(rows))
+    if is_delivered(rows, out, as_json):
         return
     for row in rows:
         place = " ".join(str(row[name]) for name in _PLACES if name in row)

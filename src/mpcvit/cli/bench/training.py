@@ -8,12 +8,12 @@ from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
     Out,
+    is_delivered,
 )
 from mpcvit.cli.options import (
     AsJson,
     ConfigFile,
     Overrides,
-    print_json,
 )
 from mpcvit.config import load_config
 
@@ -34,7 +34,6 @@ def training(
     Example: mpcvit bench training configs/cifar10.toml --out results/training-speed.csv
     """
     from mpcvit.cores import split_cpu
-    from mpcvit.records import write_rows
 
     config = load_config(config_file, list(overrides or []))
     split_cpu(config.train.batch_size)
@@ -44,10 +43,7 @@ def training(
 
     with counting() as progress:
         rows = bench_training(config, rounds=rounds, progress=progress)
-    if out is not None:
-        write_rows(out, rows)
-    if as_json:
-        print_json(rows)
+    if is_delivered(rows, out, as_json):
         return
     for row in rows:
         print(
