@@ -1,6 +1,7 @@
 """The whole method on digits, through the commands that a user types."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,14 @@ RELU_SOFTMAX_POINTS = 1.0  # how far the found network may fall behind the ReLU-
 
 @pytest.fixture
 def mpcvit(tmp_path):
+    # trainings of minutes, unlike those of other tests, pay for a compiler that optimises
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+
     def run(*arguments):
         done = subprocess.run(
             [sys.executable, "-m", "mpcvit", *map(str, arguments), "--json"],
             cwd=tmp_path,
+            env=environment,
             capture_output=True,
             text=True,
             check=False,
