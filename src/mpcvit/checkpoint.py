@@ -19,9 +19,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from mpcvit.arch import Architecture
-from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
+from mpcvit.config import DataConfig, ModelConfig
 from mpcvit.errors import UserError
 from mpcvit.model.vit import init_parameters
+from mpcvit.plain import from_plain, to_plain
 from mpcvit.records import Provenance
 from mpcvit.storage import read_json, replacing
 

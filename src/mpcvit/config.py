@@ -1,28 +1,12 @@
-"""Configuration: TOML into frozen dataclasses, checked key by key.
+"""Configuration: one frozen dataclass for each section of a TOML file."""
 
-Each stage has one section. A section validates itself on construction; what it
-refuses is reported with the key's path and, for a misspelling, the nearest
-valid name.
-"""
-
-import dataclasses
-import json
-import math
-import sys
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
 
 from mpcvit.arch import ActivationGranularity, AttentionKind, Granularity
-from mpcvit.errors import UserError, nearest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # spu has wheels for 3.10 too, which lacks tomllib
-    import tomli as tomllib
+from mpcvit.plain import from_plain, override, read_toml, require
 
 
 class DataSource(str, Enum):
@@ -100,10 +84,10 @@ class DataConfig:
     workers: int = -1  # processes that augment; -1: one per spare core, at most 8
 
     def __post_init__(self) -> None:
-        _require(len(self.mean) == len(self.std), "std", "must be as long as data.mean")
-        _require(all(value > 0 for value in self.std), "std", "must be positive")
-        _require(0 < self.eval_crop <= 1, "eval_crop", "must lie in (0, 1]")
-        _require(self.workers >= -1, "workers", "must be -1 or more")
+        require(len(self.mean) == len(self.std), "std", "must be as long as data.mean")
+        require(all(value > 0 for value in self.std), "std", "must be positive")
+        require(0 < self.eval_crop <= 1, "eval_crop", "must lie in (0, 1]")
+        require(self.workers >= -1, "workers", "must be -1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,16 +110,16 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         for name, (low, high) in (("crop_scale", self.crop_scale), ("crop_ratio", self.crop_ratio)):
-            _require(0 < low <= high, name, "must be two increasing positive numbers")
-        _require(self.crop_scale[1] <= 1, "crop_scale", "must not exceed 1")
+            require(0 < low <= high, name, "must be two increasing positive numbers")
+        require(self.crop_scale[1] <= 1, "crop_scale", "must not exceed 1")
         for name in ("flip", "erasing", "mix_probability", "mix_switch"):
-            _require(0 <= getattr(self, name) <= 1, name, "must lie in [0, 1]")
+            require(0 <= getattr(self, name) <= 1, name, "must lie in [0, 1]")
         for name in ("rand_augment_ops", "rand_augment_std", "mixup", "cutmix", "mix_off_epoch"):
-            _require(getattr(self, name) >= 0, name, "must not be negative")
-        _require(
+            require(getattr(self, name) >= 0, name, "must not be negative")
+        require(
             0 <= self.rand_augment_magnitude <= 10, "rand_augment_magnitude", "must lie in [0, 10]"
         )
-        _require(0 <= self.label_smoothing < 1, "label_smoothing", "must lie in [0, 1)")
+        require(0 <= self.label_smoothing < 1, "label_smoothing", "must lie in [0, 1)")
 
     @property
     def changes_images(self) -> bool:
@@ -180,18 +164,18 @@ class ModelConfig:
             *("image_size", "patch_size", "classes", "depth", "heads", "width", "channels"),
             *("mlp_ratio", "norm_eps", "the_x_hidden"),
         ):
-            _require(getattr(self, name) > 0, name, "must be positive")
+            require(getattr(self, name) > 0, name, "must be positive")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
-            _require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)")
+            require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)")
         for name in ("attention_eps", "xnorm_eps"):
-            _require(getattr(self, name) >= 0, name, "must not be negative")
-        _require(0 < self.linformer_ratio <= 1, "linformer_ratio", "must lie in (0, 1]")
-        _require(
+            require(getattr(self, name) >= 0, name, "must not be negative")
+        require(0 < self.linformer_ratio <= 1, "linformer_ratio", "must lie in (0, 1]")
+        require(
             self.width % self.heads == 0,
             "width",
             f"({self.width}) must be divisible by model.heads ({self.heads})",
         )
-        _require(
+        require(
             self.image_size % self.patch_size == 0,
             "image_size",
             f"({self.image_size}) must be divisible by model.patch_size ({self.patch_size})",
@@ -238,19 +222,19 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate", "eval_batch_size"):
-            _require(getattr(self, name) > 0, name, "must be positive")
-        _require(self.eval_every_epochs > 0, "eval_every_epochs", "must be positive")
+            require(getattr(self, name) > 0, name, "must be positive")
+        require(self.eval_every_epochs > 0, "eval_every_epochs", "must be positive")
         for name in (
             *("min_learning_rate", "warmup_epochs", "warmup_learning_rate", "weight_decay"),
             *("clip_norm", "checkpoint_every_minutes", "piece_size"),
         ):
-            _require(getattr(self, name) >= 0, name, "must not be negative")
-        _require(
+            require(getattr(self, name) >= 0, name, "must not be negative")
+        require(
             self.min_learning_rate <= self.learning_rate,
             "min_learning_rate",
             "must not exceed train.learning_rate",
         )
-        _require(self.batch_size % 2 == 0, "batch_size", "must be even: images are mixed in pairs")
+        require(self.batch_size % 2 == 0, "batch_size", "must be even: images are mixed in pairs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,10 +251,10 @@ class SearchConfig:
     activation_weight: float = 0.0  # eta, of GeLU's; 0: lambda Lat(GeLU) / Lat(attention)
 
     def __post_init__(self) -> None:
-        _require(self.epochs > 0, "epochs", "must be positive")
+        require(self.epochs > 0, "epochs", "must be positive")
         for name in ("latency_weight", "activation_weight"):
-            _require(getattr(self, name) >= 0, name, "must not be negative")
-        _require(
+            require(getattr(self, name) >= 0, name, "must not be negative")
+        require(
             self.kept is not self.replacement,
             "replacement",
             f"must differ from search.kept ({self.kept.value})",
@@ -288,11 +272,11 @@ class DistillConfig:
     feature_weight: float = 1.0  # gamma, of the distance from its last tokens
 
     def __post_init__(self) -> None:
-        _require(self.epochs > 0, "epochs", "must be positive")
-        _require(self.temperature > 0, "temperature", "must be positive")
+        require(self.epochs > 0, "epochs", "must be positive")
+        require(self.temperature > 0, "temperature", "must be positive")
         for name in ("ce_weight", "logits_weight", "feature_weight"):
-            _require(getattr(self, name) >= 0, name, "must not be negative")
-        _require(
+            require(getattr(self, name) >= 0, name, "must not be negative")
+        require(
             self.ce_weight + self.logits_weight + self.feature_weight > 0,
             "ce_weight",
             "and the other two weights are all 0: nothing would be learnt",
@@ -308,11 +292,11 @@ class DistributedConfig:
     process: int = 0
 
     def __post_init__(self) -> None:
-        _require(self.processes > 0, "processes", "must be positive")
-        _require(
+        require(self.processes > 0, "processes", "must be positive")
+        require(
             0 <= self.process < self.processes, "process", "must lie below distributed.processes"
         )
-        _require(
+        require(
             self.processes == 1 or bool(self.coordinator),
             "coordinator",
             "must name host:port of process 0 when there are several processes",
@@ -335,18 +319,18 @@ class Config:
 
     def __post_init__(self) -> None:
         channels = self.model.channels
-        _require(
+        require(
             len(self.data.mean) == channels,
             "data.mean",
             f"has {len(self.data.mean)} entries, but model.channels is {channels}",
         )
-        _require(
+        require(
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\"),
             "name",
             "must be a plain folder name",
         )
-        _require(self.seed >= 0, "seed", "must not be negative")
-        _require(
+        require(self.seed >= 0, "seed", "must not be negative")
+        require(
             self.train.batch_size % (2 * self.distributed.processes) == 0,
             "train.batch_size",
             "must be divisible by twice distributed.processes",
@@ -361,153 +345,6 @@ class Config:
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file and apply `a.b=value` overrides."""
     document = read_toml(path, "config file")
-    for override in overrides:
-        _apply(document, override)
+    for assignment in overrides:
+        override(document, assignment)
     return from_plain(Config, document, str(path))
-
-
-def read_toml(path: Path, what: str) -> dict[str, Any]:
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise UserError(f"there is no {what} {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the {what} {path}: {error}") from error
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from error
-
-
-Section = TypeVar("Section")
-
-
-def from_plain(section: type[Section], document: Any, origin: str) -> Section:
-    """Build a section from plain values, as TOML or JSON give them."""
-    return _build(section, document, "", origin)
-
-
-def to_plain(value: Any) -> Any:
-    """The plain values behind a section: `from_plain`'s inverse."""
-    if dataclasses.is_dataclass(value):
-        names = (item.name for item in dataclasses.fields(value))
-        return {name: to_plain(getattr(value, name)) for name in names}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple):
-        return [to_plain(item) for item in value]
-    return value
-
-
-class _RefusedError(ValueError):
-    """A value that a section refuses; `_build` adds where it stands."""
-
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"{key} {reason}")
-        self.key, self.reason = key, reason
-
-
-def _require(condition: bool, key: str, reason: str) -> None:
-    if not condition:
-        raise _RefusedError(key, reason)
-
-
-def _apply(document: dict[str, Any], override: str) -> None:
-    """Set one `a.b=value` in a document.
-
-    A value is read as TOML, and as a plain string where that fails, so that
-    `--set model.attention=softmax` needs no quotes.
-
-    >>> document = {"train": {"epochs": 3}}
-    >>> _apply(document, "train.epochs=7")
-    >>> _apply(document, "model.attention=scaling")
-    >>> document
-    {'train': {'epochs': 7}, 'model': {'attention': 'scaling'}}
-    """
-    key, separator, text = override.partition("=")
-    path = [part.strip() for part in key.split(".")]
-    if not separator or not all(path):
-        raise UserError(f"--set {override!r} must have the form section.key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    section = document
-    for part in path[:-1]:
-        section = section.setdefault(part, {})
-        if not isinstance(section, dict):
-            raise UserError(f"--set {override!r}: '{part}' is a value, not a section")
-    section[path[-1]] = value
-
-
-def _build(cls: type[Section], document: Any, prefix: str, origin: str) -> Section:
-    if not isinstance(document, Mapping):
-        raise UserError(
-            f"{origin}: '{prefix}' must be a section, not {json.dumps(document, default=str)}"
-        )
-    hints = typing.get_type_hints(cls)
-    fields = {item.name: item for item in dataclasses.fields(typing.cast(Any, cls))}
-    for key in document:
-        if key not in fields:
-            known = [_join(prefix, name) for name in fields]
-            path = _join(prefix, str(key))
-            raise UserError(f"{origin}: unknown key '{path}'; {nearest(path, known)}")
-    values: dict[str, Any] = {}
-    for name, item in fields.items():
-        path = _join(prefix, name)
-        if name in document:
-            values[name] = _convert(hints[name], document[name], path, origin)
-        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            kind = "section" if dataclasses.is_dataclass(hints[name]) else "key"
-            raise UserError(f"{origin}: {kind} '{path}' is missing")
-    try:
-        return cls(**values)
-    except _RefusedError as refusal:
-        raise UserError(f"{origin}: '{_join(prefix, refusal.key)}' {refusal.reason}") from None
-
-
-def _convert(hint: Any, value: Any, path: str, origin: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return _build(typing.cast(type, hint), value, path, origin)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        names = [member.value for member in hint]
-        if value not in names:
-            raise UserError(f"{origin}: '{path}' cannot be {value!r}; {nearest(str(value), names)}")
-        return hint(value)
-    if typing.get_origin(hint) is tuple:
-        return _convert_tuple(hint, value, path, origin)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is float and number:
-        if not math.isfinite(value):
-            raise UserError(f"{origin}: '{path}' must be finite, not {value}")
-        return float(value)
-    if type(value) is hint:
-        return value
-    raise UserError(
-        f"{origin}: '{path}' must be {_name_hint(hint)}, not {json.dumps(value, default=str)}"
-    )
-
-
-def _convert_tuple(hint: Any, value: Any, path: str, origin: str) -> tuple[Any, ...]:
-    items = typing.get_args(hint)
-    if not isinstance(value, (list, tuple)):
-        raise UserError(f"{origin}: '{path}' must be a list, not {json.dumps(value, default=str)}")
-    if items[-1] is Ellipsis:
-        items = (items[0],) * len(value)
-    if len(items) != len(value) or not value:
-        raise UserError(
-            f"{origin}: '{path}' must have {len(items) or 'some'} entries, not {len(value)}"
-        )
-    return tuple(
-        _convert(item, entry, f"{path}[{index}]", origin)
-        for index, (item, entry) in enumerate(zip(items, value, strict=True))
-    )
-
-
-def _join(prefix: str, key: str) -> str:
-    return f"{prefix}.{key}" if prefix else key
-
-
-def _name_hint(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
-    return names.get(hint, str(hint))

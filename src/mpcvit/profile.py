@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from mpcvit.config import from_plain, read_toml, to_plain
 from mpcvit.errors import UserError, nearest
+from mpcvit.plain import from_plain, read_toml, require, to_plain
 
 SHIPPED = Path(__file__).parent / "profiles"
 SECURE_DEFAULT = "cheetah"  # two parties, and nobody to trust
@@ -63,8 +63,7 @@ class Network:
 
     def __post_init__(self) -> None:
         for name in ("round_trip_ms", "bandwidth_bytes_per_s", "jitter_ms"):
-            if getattr(self, name) < 0:
-                raise UserError(f"'network.{name}' must not be negative")
+            require(getattr(self, name) >= 0, name, "must not be negative")
 
     @property
     def is_emulated(self) -> bool:
@@ -92,8 +91,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("connect_s", "silence_s"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"'limits.{name}' must be positive")
+            require(getattr(self, name) > 0, name, "must be positive")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,38 +109,45 @@ class Profile:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        if self.ring_bits not in (64, 128):
-            raise UserError(f"'ring_bits' must be 64 or 128, not {self.ring_bits}")
+        ring, is_semi2k = self.ring_bits, self.protocol is Protocol.SEMI2K
+        require(ring in (64, 128), "ring_bits", f"must be 64 or 128, not {ring}")
         # a product has twice the fraction bits, and needs room for its whole part and sign
-        most = self.ring_bits // 2 - 8
-        if not 8 <= self.fraction_bits <= most:
-            raise UserError(
-                f"'fraction_bits' must lie in [8, {most}] in a ring of {self.ring_bits} bits, "
-                f"not be {self.fraction_bits}"
-            )
-        if self.protocol is Protocol.SEMI2K and self.dealer is Dealer.NONE:
+        most = ring // 2 - 8
+        require(
+            8 <= self.fraction_bits <= most,
+            "fraction_bits",
+            f"must lie in [8, {most}] in a ring of {ring} bits, not be {self.fraction_bits}",
+        )
+        if is_semi2k and self.dealer is Dealer.NONE:
             # it cannot do without, and only the insecure one must be asked for by name
             object.__setattr__(self, "dealer", Dealer.THIRD_PARTY)
-        if self.protocol is not Protocol.SEMI2K and self.dealer is not Dealer.NONE:
-            raise UserError(f"'dealer' must be \"none\": {self.protocol.value} has no dealer")
-
-        if self.truncation is Truncation.LOCAL and not (
-            self.protocol is Protocol.SEMI2K and self.ring_bits == 128
-        ):
-            raise UserError(
-                'truncation = "local" needs SEMI2K and ring_bits = 128: in a smaller ring it '
-                "ruins an inference far too often, and other protocols truncate in their own way"
-            )
-        if self.reuse_weight_masks and self.dealer is Dealer.THIRD_PARTY:
-            # SPU 0.9.5 draws a mask to be reused and what hides its product from one range
-            raise UserError(
-                "'reuse_weight_masks' would give masks away to whoever gets a dealer's "
-                "answers; leave it out"
-            )
-        if self.reuse_weight_masks and self.protocol is not Protocol.SEMI2K:
-            raise UserError("'reuse_weight_masks' needs SEMI2K: other protocols open no weights")
-        if self.owned_weights and self.protocol is not Protocol.CHEETAH:
-            raise UserError("'owned_weights' needs CHEETAH: other protocols gain nothing by it")
+        require(
+            is_semi2k or self.dealer is Dealer.NONE,
+            "dealer",
+            f'must be "none": {self.protocol.value} has no dealer',
+        )
+        require(
+            self.truncation is not Truncation.LOCAL or (is_semi2k and ring == 128),
+            "truncation",
+            'can be "local" under SEMI2K with ring_bits = 128 alone: in a smaller ring it ruins '
+            "an inference far too often, and other protocols truncate in their own way",
+        )
+        # SPU 0.9.5 draws a mask to be reused and what hides its product from one range
+        require(
+            not (self.reuse_weight_masks and self.dealer is Dealer.THIRD_PARTY),
+            "reuse_weight_masks",
+            "would give masks away to whoever gets a dealer's answers; leave it out",
+        )
+        require(
+            not self.reuse_weight_masks or is_semi2k,
+            "reuse_weight_masks",
+            "needs SEMI2K: other protocols open no weights",
+        )
+        require(
+            not self.owned_weights or self.protocol is Protocol.CHEETAH,
+            "owned_weights",
+            "needs CHEETAH: other protocols gain nothing by it",
+        )
 
     @property
     def resolution(self) -> float:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from mpcvit.arch import AttentionKind
-from mpcvit.config import Config, ModelConfig, from_plain, load_config, to_plain
+from mpcvit.config import Config, ModelConfig, load_config
 from mpcvit.errors import UserError
+from mpcvit.plain import from_plain, to_plain
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TINY = CONFIGS / "digits-tiny.toml"
@@ -103,5 +104,5 @@ def test_unreadable_files(tmp_path):
 
 
 def test_python_callers_get_the_reason_too():
-    with pytest.raises(ValueError, match="width"):
+    with pytest.raises(UserError, match="width"):
         ModelConfig(image_size=8, patch_size=2, classes=3, depth=1, heads=2, width=7)

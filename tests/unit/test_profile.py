@@ -2,8 +2,8 @@
 
 import pytest
 
-from mpcvit.config import from_plain, to_plain
 from mpcvit.errors import UserError
+from mpcvit.plain import from_plain, to_plain
 from mpcvit.profile import (
     DEALER_DEFAULT,
     SECURE_DEFAULT,
@@ -89,10 +89,15 @@ def test_an_unknown_name():
         ('protocol = "ABY3"\nring_bits = 32', "must be 64 or 128"),
         ('protocol = "ABY3"\nfraction_bits = 40', "must lie in [8, 24]"),
         ('protocol = "ABY3"\ndealer = "first-party-insecure"', "ABY3 has no dealer"),
-        ('protocol = "ABY3"\n[network]\nround_trip_ms = -1.0', "must not be negative"),
+        (
+            'protocol = "ABY3"\n[network]\nround_trip_ms = -1.0',
+            "'network.round_trip_ms' must not be",
+        ),
         ('protocol = "ABY3"\n[limits]\nsilence_s = 0.0', "must be positive"),
         ("protocol = ", "is not valid TOML"),
     ],
 )
 def test_refusals(tmp_path, text, expected):
-    assert expected in refused(tmp_path, text)
+    said = refused(tmp_path, text)
+    assert expected in said
+    assert str(tmp_path) in said  # which file

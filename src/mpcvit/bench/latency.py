@@ -11,11 +11,12 @@ from typing import Any
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.bench.lowered import lower_like
 from mpcvit.bench.networks import random_checkpoint, random_images
-from mpcvit.config import ModelConfig, to_plain
+from mpcvit.config import ModelConfig
 from mpcvit.cost.latency import ChoiceCost, Cost, LatencyTable, LayerCosts
 from mpcvit.errors import UserError
 from mpcvit.lowering.fold import lowered_form
 from mpcvit.lowering.program import Model, SecureProgram
+from mpcvit.plain import to_plain
 from mpcvit.profile import Profile, Protocol
 from mpcvit.records import Environment
 from mpcvit.run_record import StageCost

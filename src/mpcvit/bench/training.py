@@ -20,13 +20,14 @@ import jax
 import numpy as np
 
 from mpcvit.arch import Architecture
-from mpcvit.config import Config, to_plain
+from mpcvit.config import Config
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch, Split, TrainBatches
 from mpcvit.errors import UserError
 from mpcvit.optim.devices import Devices
 from mpcvit.optim.evaluate import Evaluator
 from mpcvit.optim.step import Task, initial_state, make_step
+from mpcvit.plain import to_plain
 from mpcvit.records import Environment
 from mpcvit.search.task import Search
 from mpcvit.train.supervised import Supervised

@@ -130,7 +130,7 @@ def explain(
 def _tell(
     program: "SecureProgram", as_json: bool, saved: "list[dict[str, Any]] | None" = None
 ) -> None:
-    from mpcvit.config import to_plain
+    from mpcvit.plain import to_plain
 
     rows, engine = _rows(program), to_plain(program.engine)
     if as_json:

@@ -111,7 +111,7 @@ def show(model_file: ModelFile, as_json: AsJson = False) -> None:
     Example: mpcvit show runs/digits/model.safetensors
     """
     from mpcvit.checkpoint import Checkpoint
-    from mpcvit.config import to_plain
+    from mpcvit.plain import to_plain
 
     checkpoint = Checkpoint.load(model_file)
     sizes = _parameters_by_part(checkpoint)

@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass
 
 from mpcvit.arch import AttentionKind, MlpForm
-from mpcvit.config import Activation, ModelConfig, NormForm, to_plain
+from mpcvit.config import Activation, ModelConfig, NormForm
 from mpcvit.cost.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
+from mpcvit.plain import to_plain
 from mpcvit.profile import Network
 
 SOURCE = (

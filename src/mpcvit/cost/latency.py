@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.config import ModelConfig, from_plain, to_plain
+from mpcvit.config import ModelConfig
 from mpcvit.errors import UserError, nearest
+from mpcvit.plain import from_plain, to_plain
 from mpcvit.profile import Network
 from mpcvit.storage import read_json, write_text
 

@@ -13,7 +13,7 @@ import jax
 
 from mpcvit.arch import Architecture
 from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import Config, from_plain, load_config, to_plain
+from mpcvit.config import Config, load_config
 from mpcvit.cost.estimate import estimate
 from mpcvit.cost.latency import LatencyTable
 from mpcvit.data import Dataset
@@ -31,6 +31,7 @@ from mpcvit.model.vit import init_parameters
 from mpcvit.optim.log import read_log
 from mpcvit.optim.loop import DivergedError, Observer
 from mpcvit.optim.state import first_difference, identify
+from mpcvit.plain import from_plain, to_plain
 from mpcvit.records import MODEL_FILE, SEARCH_FILE, STATE_FILE, Environment, Provenance
 from mpcvit.report.networks import NetworkRow
 from mpcvit.search.derive import MlpRule, derive_by_budget, derive_by_ratio

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mpcvit.config import from_plain
 from mpcvit.errors import UserError
+from mpcvit.plain import from_plain
 from mpcvit.profile import Dealer, Profile, Protocol, Truncation
 from mpcvit.storage import read_json
 

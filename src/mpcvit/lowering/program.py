@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from mpcvit.arch import Architecture
 from mpcvit.checkpoint import Checkpoint, digest, flatten_parameters, read_tensors
-from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
+from mpcvit.config import DataConfig, ModelConfig
 from mpcvit.data import make_inputs
 from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
@@ -30,6 +30,7 @@ from mpcvit.lowering.network import forward
 from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.strays import Counts, watch
 from mpcvit.lowering.values import in_fixed_point
+from mpcvit.plain import from_plain, to_plain
 from mpcvit.records import Provenance
 from mpcvit.storage import read_json, replacing_folder
 

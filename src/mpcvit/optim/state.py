@@ -10,8 +10,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from mpcvit.checkpoint import digest, read_tensors
-from mpcvit.config import Config, to_plain
+from mpcvit.config import Config
 from mpcvit.errors import UserError
+from mpcvit.plain import to_plain
 from mpcvit.storage import read_json, replacing
 
 FORMAT = "mpcvit-state/1"

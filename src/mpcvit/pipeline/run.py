@@ -17,7 +17,6 @@ import jax
 from mpcvit import __version__
 from mpcvit.bench.latency import measure_latency
 from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import to_plain
 from mpcvit.cost.estimate import estimate
 from mpcvit.cost.latency import LatencyTable
 from mpcvit.data import spread
@@ -31,6 +30,7 @@ from mpcvit.optim.loop import DivergedError
 from mpcvit.pipeline.kept import make_once
 from mpcvit.pipeline.measure import measure
 from mpcvit.pipeline.plan import Plan
+from mpcvit.plain import to_plain
 from mpcvit.profile import Protocol as MpcProtocol
 from mpcvit.records import MODEL_FILE, write_rows
 from mpcvit.report.networks import describe_heads

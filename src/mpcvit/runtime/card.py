@@ -4,12 +4,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mpcvit.arch import Architecture
-from mpcvit.config import DataConfig, ModelConfig, from_plain, to_plain
+from mpcvit.config import DataConfig, ModelConfig
 from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.functions import functions_of
 from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.program import Model, SecureProgram
+from mpcvit.plain import from_plain, to_plain
 from mpcvit.runtime.errors import PartyError
 from mpcvit.storage import read_json
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mpcvit.config import to_plain
+from mpcvit.plain import to_plain
 from mpcvit.profile import Profile
 from mpcvit.records import Environment
 from mpcvit.run_record import (

@@ -20,11 +20,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from mpcvit.config import from_plain
 from mpcvit.data import make_inputs
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model, load_model
+from mpcvit.plain import from_plain
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.dealer_place import DealerPlace

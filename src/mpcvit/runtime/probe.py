@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from spu import libspu
 
-from mpcvit.config import ModelConfig, from_plain, to_plain
+from mpcvit.config import ModelConfig
+from mpcvit.plain import from_plain, to_plain
 from mpcvit.profile import Profile, Protocol
 from mpcvit.run_record import StageCost, stage_from_dict
 from mpcvit.runtime.compiled import compile_function

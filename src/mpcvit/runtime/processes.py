@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.config import to_plain
 from mpcvit.data.cache import CACHE_VARIABLE, default_folder
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
+from mpcvit.plain import to_plain
 from mpcvit.profile import Dealer, Profile
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.events import Event, Journal

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from mpcvit.config import from_plain, to_plain
 from mpcvit.dealer.messages import name_of
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import EngineChoice
+from mpcvit.plain import from_plain, to_plain
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.roles import Address, Role, resolve, split_address
 from mpcvit.runtime.terms import Terms

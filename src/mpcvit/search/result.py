@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpcvit.config import ModelConfig, SearchConfig, from_plain, to_plain
+from mpcvit.config import ModelConfig, SearchConfig
 from mpcvit.cost.latency import LatencyTable
 from mpcvit.errors import UserError
+from mpcvit.plain import from_plain, to_plain
 from mpcvit.records import SEARCH_FILE, Provenance
 from mpcvit.storage import read_json, write_text
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mpcvit.arch import LayerMixture, Mixture
-from mpcvit.config import Config, to_plain
+from mpcvit.config import Config
 from mpcvit.cost.latency import LatencyTable
 from mpcvit.data import Batch, Dataset
 from mpcvit.model.vit import ViT, init_parameters
@@ -19,6 +19,7 @@ from mpcvit.optim.evaluate import Evaluation
 from mpcvit.optim.loop import Observer, fit
 from mpcvit.optim.losses import cross_entropy, in_top
 from mpcvit.optim.step import Metrics
+from mpcvit.plain import to_plain
 from mpcvit.records import SEARCH_FILE, Environment, Provenance, content_digest
 from mpcvit.search.objective import Prices, expected_seconds
 from mpcvit.search.result import SearchResult

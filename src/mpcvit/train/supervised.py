@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from mpcvit.arch import Architecture
 from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import Config, to_plain
+from mpcvit.config import Config
 from mpcvit.data import Batch, Dataset
 from mpcvit.model.vit import ViT, init_parameters
 from mpcvit.optim.devices import DTYPES
@@ -18,6 +18,7 @@ from mpcvit.optim.evaluate import Evaluation
 from mpcvit.optim.loop import Observer, fit
 from mpcvit.optim.losses import cross_entropy, in_top
 from mpcvit.optim.step import Metrics
+from mpcvit.plain import to_plain
 from mpcvit.records import MODEL_FILE, Environment, Provenance
 
 

@@ -157,7 +157,7 @@ def test_engines_by_protocol():
     assert choose_engine(cheetah).apply(cheetah) == replace(cheetah, owned_weights=True)
     for other in (load_profile("semi2k"), load_profile("aby3")):
         assert choose_engine(cheetah).apply(other) == other
-    with pytest.raises(UserError, match="needs SEMI2K and ring_bits = 128"):
+    with pytest.raises(UserError, match="SEMI2K with ring_bits = 128 alone"):
         Profile(protocol=Protocol.CHEETAH, truncation=Truncation.LOCAL)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.config import to_plain
+from mpcvit.plain import to_plain
 from mpcvit.profile import load_profile
 from mpcvit.records import Provenance, write_rows
 from mpcvit.run_record import BatchCost

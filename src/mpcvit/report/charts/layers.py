@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from mpcvit.config import from_plain
 from mpcvit.cost.latency import WAN
+from mpcvit.plain import from_plain
 from mpcvit.profile import Network, Protocol
 from mpcvit.report.charts.chart import Origin, Point, Series, XYChart, hues
 from mpcvit.report.findings import Findings, TableKind
