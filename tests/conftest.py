@@ -1,7 +1,6 @@
 """Strictness for every test."""
 
 import os
-import tempfile
 
 # Several devices, so that sharding is tested where there is only a CPU; and little
 # optimisation, as small programs spend their time in the compiler.
@@ -10,15 +9,8 @@ os.environ["XLA_FLAGS"] = (
     " --xla_llvm_disable_expensive_passes=true"
 )
 
-import jax
 import pytest
 from hypothesis import settings
-
-# Many tests train the same small network: what one compiled serves the next. Processes that
-# tests start do not share it, as JAX's cache has no protection from two writers at once.
-_COMPILED = tempfile.TemporaryDirectory(prefix="mpcvit-compiled-")
-jax.config.update("jax_compilation_cache_dir", _COMPILED.name)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 # Time limits per example say more about a shared machine than about the code.
 settings.register_profile("mpcvit", deadline=None, derandomize=True, max_examples=50)
