@@ -1,6 +1,8 @@
 """`mpcvit ship` and `mpcvit demo` on a network that is trained, lowered and run in seconds."""
 
 import json
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -90,3 +92,21 @@ def test_mistakes_are_told_before_anything_runs(showcase, tmp_path):
         "demo", "--models", showcase, "--images", 1, "--out", tmp_path / "taken", code=2
     )
     assert f"cannot write into {tmp_path / 'taken'}" in refused.stderr
+
+
+@pytest.mark.long
+def test_the_shipped_networks_in_processes_and_through_the_wan(tmp_path):
+    """What `make demo` types, with one image: client, server and dealer are processes."""
+    command = ("demo", "--images", "1", "--out", str(tmp_path / "out"), "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "mpcvit", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [one["agree"] for one in document["networks"]] == [1, 1, 1, 1]
+    softmax, softmax_lowered, mpcvit, mpcvit_lowered = (
+        one["exchanges"] for one in document["networks"]
+    )
+    assert mpcvit < softmax
+    assert max(softmax_lowered, mpcvit_lowered) < mpcvit / 3
+    assert (tmp_path / "out" / "report.html").stat().st_size > 0

@@ -7,6 +7,7 @@ one. The two never share a column.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -129,12 +130,16 @@ def bench_breakdown(
         work += [("network", name, model.depth, model, part, model.depth) for part in parts]
         parts = (f"softmax/{part}" for part in softmax_parts(model))
         work += [("softmax", name, "", model, part, 1) for part in parts]
+
+    @cache  # the network's own block stands in several tables
+    def costs(part: str, shape: ModelConfig, name: str) -> Row:
+        return _component(part, shape, profiles[name], measure=measure)
+
     rows = []
     for index, (table, name, value, shape, part, times) in enumerate(work):
-        costs = _component(part, shape, profiles[name], measure=measure)
         scaled = {
             column: round(times * cost, 4) if isinstance(cost, (int, float)) else cost
-            for column, cost in costs.items()
+            for column, cost in costs(part, shape, name).items()
         }
         label = part.partition("/")[2]
         rows.append({"table": table, "protocol": name, "value": value, "part": label, **scaled})
