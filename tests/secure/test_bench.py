@@ -8,19 +8,17 @@ import jax
 import numpy as np
 import pytest
 
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.bench.latency import measure_latency
-from mpcvit.bench.networks import mixed, paper_networks
-from mpcvit.bench.secure import (
-    bench_breakdown,
-    bench_precision,
-)
+from mpcvit.bench.networks import mixed, paper_networks, random_checkpoint, random_images
+from mpcvit.bench.secure import bench_breakdown, bench_precision, count_stages
 from mpcvit.config import Activation
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.profile import load_profile
 from mpcvit.runtime.components import attention_core, mlp
 from mpcvit.runtime.probe import probe
+from mpcvit.runtime.run import run
 from tests.cli.test_commands import invoke
 from tests.models import small_config
 
@@ -62,6 +60,27 @@ def test_tokens_of_an_mlp_share_exchanges():
         costs.append(probe(component.function, component.inputs, SEMI2K).cost)
     assert len({cost.exchanges for cost in costs}) == 1
     assert costs[2].sent_bytes - costs[1].sent_bytes == costs[1].sent_bytes - costs[0].sent_bytes
+
+
+def test_layers_that_differ_in_order_alone_are_counted_once():
+    config = small_config(depth=3)
+    kept, other = K.RELU_SOFTMAX, K.SCALING
+    forms = (MlpForm.FUSED_RELU, *(MlpForm.ACTIVATED,) * (config.tokens - 1))
+    layers = (
+        LayerArchitecture(heads=(kept, other, other), mlp=forms),
+        LayerArchitecture(heads=(other, other, other), mlp=MlpForm.ACTIVATED),
+        LayerArchitecture(heads=(other, kept, other), mlp=forms[::-1]),
+    )
+    architecture = Architecture(layers=layers)
+    whole = run(
+        random_checkpoint(config, architecture), random_images(config), SEMI2K, simulate=True
+    ).record
+    counted = count_stages(config, architecture, SEMI2K).stages
+
+    def costs(stages):
+        return [(stage.name, stage.exchanges, stage.sent_bytes) for stage in stages]
+
+    assert costs(counted) == costs(whole.stages)
 
 
 @pytest.mark.long

@@ -5,14 +5,15 @@ network; `measured_s` is the wall clock of two processes through an emulated
 one. The two never share a column.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.bench.networks import (
     mixed,
     paper_networks,
@@ -27,7 +28,7 @@ from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.model.attention import relu_softmax_weights
 from mpcvit.profile import Network, Profile, Protocol
 from mpcvit.records import Environment
-from mpcvit.run_record import RunRecord, StageCost
+from mpcvit.run_record import BatchCost, RunRecord, StageCost
 from mpcvit.runtime.components import block_parts, find_component, softmax_parts
 from mpcvit.runtime.probe import probe, probe_apart
 from mpcvit.runtime.run import run, settings_for
@@ -69,19 +70,44 @@ def bench_network(
     }
     rows = []
     for index, (name, architecture) in enumerate(networks.items()):
-        checkpoint, images = random_checkpoint(model, architecture), random_images(model)
-        record = run(checkpoint, images, profile, simulate=not measure).record
-        rows.append(
-            {
-                "network": name,
-                **_counts(record, profile),
-                **_measured(record.measured_s if measure else None),
-                "peak_mb": round(sum(record.peak_bytes.values()) / 1e6) if measure else "",
-                "architecture": architecture.digest(),
-            }
-        )
+        row: Row = {"network": name}
+        if measure:
+            checkpoint = random_checkpoint(model, architecture)
+            record = run(checkpoint, random_images(model), profile).record
+            row |= {**_counts(record, profile), **_measured(record.measured_s)}
+            row["peak_mb"] = round(sum(record.peak_bytes.values()) / 1e6)
+        else:
+            cost = count_stages(model, architecture, profile).total
+            row |= {**_counts(cost, profile), **_measured(None), "peak_mb": ""}
+        rows.append({**row, "architecture": architecture.digest()})
         progress("networks", index + 1, len(networks))
     return [{**row, **here(model, profile)} for row in rows]
+
+
+def count_stages(model: ModelConfig, architecture: Architecture, profile: Profile) -> BatchCost:
+    """What one image costs, stage by stage, in the simulator.
+
+    Layers that differ in nothing but the order of their heads and tokens cost
+    the same, and are run once.
+    """
+    different = {_ingredients(layer): layer for layer in architecture.layers}
+    few = Architecture(layers=tuple(different.values()))
+    checkpoint = random_checkpoint(replace(model, depth=len(few.layers)), few)
+    record = run(checkpoint, random_images(model), profile, simulate=True).record
+    stages = {stage.name: stage for stage in record.stages}
+    block_of = {key: stages.pop(f"block {index}") for index, key in enumerate(different)}
+    blocks = [
+        replace(block_of[_ingredients(layer)], name=f"block {index}")
+        for index, layer in enumerate(architecture.layers)
+    ]
+    around = list(stages.values())
+    place = [stage.name for stage in around].index("embedding") + 1
+    return BatchCost(images=1, stages=(*around[:place], *blocks, *around[place:]))
+
+
+def _ingredients(layer: LayerArchitecture) -> Hashable:
+    forms = (layer.mlp,) if isinstance(layer.mlp, MlpForm) else layer.mlp
+    return frozenset(Counter(layer.heads).items()), frozenset(Counter(forms).items())
 
 
 def bench_layers(model: ModelConfig, profile: Profile, *, progress: Progress) -> list[Row]:
@@ -97,9 +123,7 @@ def bench_layers(model: ModelConfig, profile: Profile, *, progress: Progress) ->
     }
     rows = []
     for index, (name, architecture) in enumerate(networks.items()):
-        checkpoint = random_checkpoint(model, architecture)
-        record = run(checkpoint, random_images(model), profile, simulate=True).record
-        for stage in record.stages:
+        for stage in count_stages(model, architecture, profile).stages:
             if stage.name.startswith("block"):
                 row = {"network": name, "layer": int(stage.name.split()[1])}
                 rows.append({**row, **_counts(stage, profile)})
