@@ -122,7 +122,7 @@ def test_breakdown_of_softmax_names_its_three_parts():
         config, {"semi2k-wan": SEMI2K}, most_tokens=20, measure=False, progress=quiet
     )
     tables = {row["table"] for row in rows}
-    assert tables == {"block by heads", "block by tokens", "network", "softmax"}
+    assert tables == {"block by heads", "block by tokens", "network of such blocks", "softmax"}
     parts = [row["part"] for row in rows if row["table"] == "softmax"]
     assert parts == ["max", "exponential", "reciprocal"]
 

@@ -151,7 +151,10 @@ def bench_breakdown(
             parts = (f"block/{part}" for part in block_parts(shape))
             work += [(f"block by {varied}", name, value, shape, part, 1) for part in parts]
         parts = (f"block/{part}" for part in block_parts(model))
-        work += [("network", name, model.depth, model, part, model.depth) for part in parts]
+        work += [
+            ("network of such blocks", name, model.depth, model, part, model.depth)
+            for part in parts
+        ]
         parts = (f"softmax/{part}" for part in softmax_parts(model))
         work += [("softmax", name, "", model, part, 1) for part in parts]
 
