@@ -116,6 +116,8 @@ def test_plain_against_lowered(findings):
         assert [series.values[place] for series in exchanges.series] == [plain, lowered]
     assert "3.0 to " in exchanges.caption
     assert charts["lowered-measured-s"].series[1].origin == "measured"
+    published = charts["lowered-modelled-s"].series[2]
+    assert (published.origin, published.values[place]) == ("published", 44.0)
     assert lowering.charts(Findings()) == []
 
 

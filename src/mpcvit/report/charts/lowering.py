@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from mpcvit.report.charts.chart import BarChart, BarSeries, Origin
 from mpcvit.report.charts.layers import at_a_time, network_of
+from mpcvit.report.charts.seconds import PUBLISHED
 from mpcvit.report.charts.trade_off import number
 from mpcvit.report.findings import Findings, TableKind
 
@@ -20,6 +21,7 @@ class _Cost:
     modelled_s: float | None
     measured_s: float | None
     top1: float | None = None
+    paper_s: float | None = None
 
 
 _MEASURES: tuple[tuple[str, str, str, Origin], ...] = (
@@ -53,13 +55,21 @@ def charts(findings: Findings) -> list[BarChart]:
                 caption=_caption(values["plain"], values["lowered"], field),
                 value_label=label,
                 categories=tuple(networks),
-                series=tuple(
-                    BarSeries(name=form, values=values[form], origin=origin, hue=place)
-                    for place, form in enumerate(_FORMS)
+                series=(
+                    *(
+                        BarSeries(name=form, values=values[form], origin=origin, hue=place)
+                        for place, form in enumerate(_FORMS)
+                    ),
+                    *_published([costs[name, "plain"].paper_s for name in networks], label),
                 ),
             )
         )
     return found
+
+
+def _published(paper_s: list[float | None], label: str) -> Iterator[BarSeries]:
+    if label == "seconds" and any(value is not None for value in paper_s):
+        yield BarSeries(name=PUBLISHED, values=tuple(paper_s), origin="published", hue=len(_FORMS))
 
 
 def _caption(plain: tuple[float | None, ...], lowered: tuple[float | None, ...], field: str) -> str:
@@ -101,4 +111,5 @@ def _costs(findings: Findings) -> Iterator[_Cost]:
                 modelled_s=number(row.get("modelled_s")),
                 measured_s=number(row.get("measured_s")),
                 top1=number(row.get("top1")),
+                paper_s=number(row.get("paper_s")),
             )

@@ -4,10 +4,11 @@ from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, slug
 from mpcvit.report.charts.trade_off import number
 from mpcvit.report.findings import Findings, Named, Table, TableKind
 
+PUBLISHED = "published by the paper, on other hardware"
 _COLUMNS: tuple[tuple[str, str, Origin], ...] = (
     ("modelled_s", "modelled", "modelled"),
     ("measured_s", "measured through an emulated network", "measured"),
-    ("paper_s", "published by the paper, on other hardware", "published"),
+    ("paper_s", PUBLISHED, "published"),
 )
 
 
