@@ -128,6 +128,13 @@ class LayerArchitecture:
             kind for head in self.heads for kind in (head if isinstance(head, tuple) else (head,))
         )
 
+    def of_first(self, tokens: int) -> "LayerArchitecture":
+        """What its first tokens choose."""
+        return LayerArchitecture(
+            heads=tuple(head[:tokens] if isinstance(head, tuple) else head for head in self.heads),
+            mlp=self.mlp[:tokens] if isinstance(self.mlp, tuple) else self.mlp,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:

@@ -160,7 +160,7 @@ def fit_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan
     The first layer takes the first's, and later ones go round the others; where
     such a layer lacks one, the next that has it lends it.
     """
-    exact = exact_functions(model, architecture)
+    exact = exact_functions(model, architecture, plan.passes)
     first, *others = plan.layers
     others = others or [first]
     layers = []

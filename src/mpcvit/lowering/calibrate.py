@@ -70,7 +70,7 @@ def calibrate(
     passes: Passes = ALL_PASSES,
 ) -> tuple[Ranges, np.ndarray]:
     """Run the exact network over normalised images; give the ranges, and its logits."""
-    functions = exact_functions(config, architecture).wrapped(lambda place, own: Tap(own))
+    functions = exact_functions(config, architecture, passes).wrapped(lambda place, own: Tap(own))
 
     def network(batch: Array) -> Array:
         return forward(config, architecture, functions, passes, weights, batch)

@@ -10,7 +10,7 @@ from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.config import ModelConfig, NormForm
 from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS
 from mpcvit.lowering.fold import mlp_forms
-from mpcvit.lowering.heads import EXPONENTIAL, NORMALISED
+from mpcvit.lowering.heads import EXPONENTIAL, NORMALISED, queries_of
 from mpcvit.lowering.passes import Passes
 from mpcvit.lowering.plan import HEAD_NORM, Function, LayerFunctions, Plan, place_of
 from mpcvit.lowering.steep_chain import rectified_cube
@@ -55,16 +55,20 @@ class Functions:
         )
 
 
-def exact_functions(config: ModelConfig, architecture: Architecture) -> Functions:
-    """What each stand-in stands for, in float32."""
+def exact_functions(config: ModelConfig, architecture: Architecture, passes: Passes) -> Functions:
+    """What each stand-in stands for, in float32, where some token that is read needs it."""
     return Functions(
-        [_exact_layer(config, layer) for layer in architecture.layers], _exact_norm(config)
+        [
+            _exact_layer(config, layer.of_first(queries_of(config, passes, index)))
+            for index, layer in enumerate(architecture.layers)
+        ],
+        _exact_norm(config),
     )
 
 
 def functions_of(plan: Plan, config: ModelConfig, architecture: Architecture) -> Functions:
     """A plan's stand-ins; where their pass is switched off, what they stand for."""
-    exact = exact_functions(config, architecture)
+    exact = exact_functions(config, architecture, plan.passes)
     plan.require(exact.layers, exact.norm)
     layers = [
         {

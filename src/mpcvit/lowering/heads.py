@@ -1,11 +1,12 @@
-"""Which query rows of a layer each kind computes, and the scale that its scores want."""
+"""Which query rows of a layer are computed, by which kind, and the scale that scores want."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mpcvit.arch import AttentionKind, HeadChoice
-from mpcvit.config import ModelConfig
+from mpcvit.config import ModelConfig, Pooling
+from mpcvit.lowering.passes import Passes
 
 NORMALISED = (
     AttentionKind.RELU_SOFTMAX,
@@ -23,6 +24,13 @@ class Part:
     kind: AttentionKind
     head: int
     tokens: tuple[int, ...]
+
+
+def queries_of(config: ModelConfig, passes: Passes, index: int) -> int:
+    """Tokens of a block that something later reads: of the last, the class token alone."""
+    is_last = index == config.depth - 1
+    alone = is_last and config.pooling is Pooling.CLASS and passes.class_token_alone
+    return 1 if alone else config.tokens
 
 
 def split_heads(choices: Sequence[HeadChoice], queries: int) -> tuple[Part, ...]:

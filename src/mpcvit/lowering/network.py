@@ -16,6 +16,7 @@ from mpcvit.config import Activation, BlockForm, ModelConfig, Pooling
 from mpcvit.lowering.attention import AttentionLayer
 from mpcvit.lowering.fold import Weights, is_centred, lowered_form
 from mpcvit.lowering.functions import Functions
+from mpcvit.lowering.heads import queries_of
 from mpcvit.lowering.passes import Passes
 from mpcvit.lowering.plan import Function, LayerFunctions
 from mpcvit.model.gather import gather, merge
@@ -97,13 +98,6 @@ def forward(
         queries = queries_of(config, passes, index)
         x = block(config, layer, own, passes, weights[f"blocks_{index}"], x, queries=queries)
     return head(config, functions.norm, passes, weights["head"], x)
-
-
-def queries_of(config: ModelConfig, passes: Passes, index: int) -> int:
-    """Tokens of a block that something later reads: of the last, the class token alone."""
-    is_last = index == config.depth - 1
-    alone = is_last and config.pooling is Pooling.CLASS and passes.class_token_alone
-    return 1 if alone else config.tokens
 
 
 def _linear(x: Array, weights: Weights) -> Array:

@@ -17,6 +17,7 @@ from mpcvit.config import ModelConfig
 from mpcvit.lowering import network as lowered
 from mpcvit.lowering.fold import weight_shapes
 from mpcvit.lowering.functions import functions_of
+from mpcvit.lowering.heads import queries_of
 from mpcvit.lowering.plan import Plan
 from mpcvit.model.vit import Block, Embed, Head, init_parameters
 from mpcvit.profile import Profile
@@ -71,7 +72,7 @@ def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
     functions = functions_of(plan, config, card.architecture)
 
     def of_block(index: int) -> Callable[[Parameters, Any], Any]:
-        queries = lowered.queries_of(config, passes, index)
+        queries = queries_of(config, passes, index)
 
         def apply(parameters: Parameters, x: Any) -> Any:
             own = parameters[f"blocks_{index}"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET
@@ -172,3 +172,25 @@ def test_fused_mlps_need_no_activation():
     (layer,) = program.plan.layers
     assert layer.activation is None
     assert layer.denominator is None
+
+
+def test_what_only_unread_tokens_need_has_no_stand_in():
+    """Of a last layer the head reads the class token alone, whatever the others choose."""
+    config, scaling = small_config(depth=1), AttentionKind.SCALING
+    others = config.tokens - 1
+    layer = LayerArchitecture(
+        heads=(
+            (scaling, *(AttentionKind.XNORM,) * others),
+            (scaling, *(AttentionKind.RELU_SOFTMAX,) * others),
+            scaling,
+        ),
+        mlp=(MlpForm.FUSED_RELU, *(MlpForm.ACTIVATED,) * others),
+    )
+    checkpoint = small_checkpoint(config, Architecture(layers=(layer,)))
+    pixels = list(random_pixels(config, 8))
+    program, plain = mpcvit.lower(checkpoint, pixels, "semi2k"), Classifier(checkpoint)
+    (found,) = program.plan.layers
+    for name in ("query_length", "product_length", "denominator", "activation"):
+        assert getattr(found, name) is None
+    images = plain.preprocess(pixels)
+    assert relative_error(program(images), plain(images)) <= ERROR_BUDGET
