@@ -128,7 +128,7 @@ def test_positions_without_class_token_are_refused(edited):
         ("timm_class", {"model_args": {"norm_layer": "rmsnorm"}}, r"model_args\.norm_layer"),
         ("timm_class", {"model_args": {"act_layer": "silu"}}, "act_layer 'silu'"),
         ("timm_class", {"model_args": {"num_heads": "3"}}, "must be a whole number"),
-        ("timm_class", {"model_args": {"num_heads": 0}}, "heads must be positive"),
+        ("timm_class", {"model_args": {"num_heads": 0}}, "'heads' must be positive"),
         ("timm_class", {"model_args": [1]}, "'model_args' .* must be an object"),
         ("timm_mean", {"model_args": {}, "global_pool": "max"}, "pools by 'max', but only 'avg'"),
         ("timm_mean", {"model_args": {}, "global_pool": None}, "does not say how it pools"),
