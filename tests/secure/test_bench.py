@@ -63,13 +63,14 @@ def test_tokens_of_an_mlp_share_exchanges():
 
 
 def test_layers_that_differ_in_order_alone_are_counted_once():
-    config = small_config(depth=3)
+    config = small_config(depth=4)
     kept, other = K.RELU_SOFTMAX, K.SCALING
     forms = (MlpForm.FUSED_RELU, *(MlpForm.ACTIVATED,) * (config.tokens - 1))
     layers = (
         LayerArchitecture(heads=(kept, other, other), mlp=forms),
-        LayerArchitecture(heads=(other, other, other), mlp=MlpForm.ACTIVATED),
+        LayerArchitecture(heads=(other, other, other), mlp=forms),
         LayerArchitecture(heads=(other, kept, other), mlp=forms[::-1]),
+        LayerArchitecture(heads=(kept, other, other), mlp=MlpForm.ACTIVATED),
     )
     architecture = Architecture(layers=layers)
     whole = run(
