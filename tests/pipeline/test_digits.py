@@ -6,43 +6,44 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.cli.test_commands import invoke
 
 CONFIG = Path(__file__).parents[2] / "configs" / "digits-quick.toml"
 RELU_SOFTMAX_POINTS = 1.0  # how far the found network may fall behind the ReLU-softmax one
 
 
-@pytest.fixture
-def mpcvit(tmp_path):
-    # trainings of minutes, unlike those of other tests, pay for a compiler that optimises
+def trained(*arguments):
+    """What a command that trains prints, as JSON."""
+    # minutes of training, unlike the seconds of other tests, pay for a compiler that optimises
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-
-    def run(*arguments):
-        done = subprocess.run(
-            [sys.executable, "-m", "mpcvit", *map(str, arguments), "--json"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
+    done = subprocess.run(
+        [sys.executable, "-m", "mpcvit", *map(str, arguments), "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
-def test_teacher_search_derive_retrain_compare(mpcvit, tmp_path):
-    teacher = mpcvit("train", CONFIG, "--set", "model.attention=softmax", "--out", "runs/teacher")
-    relu_softmax = mpcvit(
+def mpcvit(*arguments):
+    """What any other command prints, likewise."""
+    return json.loads(invoke(*arguments, "--json").stdout)
+
+
+def test_teacher_search_derive_retrain_compare(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    teacher = trained("train", CONFIG, "--set", "model.attention=softmax", "--out", "runs/teacher")
+    relu_softmax = trained(
         "train", CONFIG, "--set", "model.attention=relu_softmax", "--out", "runs/rs"
     )
     mpcvit("estimate", CONFIG, "--out", "latency.json")
-    found = mpcvit("search", CONFIG, "--latency", "latency.json", "--out", "runs/search")
+    found = trained("search", CONFIG, "--latency", "latency.json", "--out", "runs/search")
     assert max(found["alpha_mean_per_layer"]) < 1  # something was given up
     derived = mpcvit("derive", "runs/search", "--relu-softmax-ratio", 0.5, "--out", "arch.json")
     assert (derived["kept"], derived["units"]) == (4, 8)
-    mpcvit(
+    trained(
         *("retrain", CONFIG, "--arch", "arch.json", "--teacher", teacher["model"]),
         *("--out", "runs/mpcvit-0.5"),
     )
@@ -57,7 +58,7 @@ def test_teacher_search_derive_retrain_compare(mpcvit, tmp_path):
     assert mixed["sent_mb"] < plain["sent_mb"] < rows["teacher"]["sent_mb"]
     assert mixed["modelled_s"] < rows["teacher"]["modelled_s"]
     for ratio in (0.1, 0.3, 0.7):  # one search yields every ratio
-        mpcvit("derive", "runs/search", "--ratio", ratio, "--out", tmp_path / f"{ratio}.json")
+        mpcvit("derive", "runs/search", "--ratio", ratio, "--out", f"{ratio}.json")
     cheapest = mpcvit("derive", "runs/search", "--ratio", 0, "--out", "cheap.json")
     budget = f"{(cheapest['seconds'] + derived['seconds']) / 2}s"
     within = mpcvit("derive", "runs/search", "--latency-budget", budget, "--out", "budget.json")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.experimental.shard_map import shard_map
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mpcvit.config import DistributedConfig, Precision
@@ -80,13 +81,10 @@ class Devices:
         """Within `on_each`: the number of the device."""
         return jax.lax.axis_index("batch")
 
-    def mean(self, tree: Any) -> Any:
-        """Within `on_each`: the mean over devices."""
-        return jax.lax.pmean(tree, "batch")
-
     def sum(self, tree: Any) -> Any:
-        """Within `on_each`: the sum over devices."""
-        return jax.lax.psum(tree, "batch")
+        """Within `on_each`: the sum over devices; in one message, as each makes all wait."""
+        line, restore = ravel_pytree(tree)
+        return restore(jax.lax.psum(line, "batch"))
 
     def from_local(self, arrays: Any) -> Any:
         """Join the parts of a batch that the hosts hold into global arrays."""

@@ -109,13 +109,11 @@ def _make_gradients(task: Task, config: Config, devices: Devices) -> Callable[..
         first = jax.tree.map(lambda x: x[0], cut)
         shapes = jax.eval_shape(of_piece, parameters, frozen, first, rng)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        (loss, metrics, gradients), _ = jax.lax.scan(add, zeros, (jnp.arange(pieces), cut))
+        summed, _ = jax.lax.scan(add, zeros, (jnp.arange(pieces), cut))
+        loss, metrics, gradients = devices.sum(summed)
         # losses and gradients are means over images, metrics are sums
-        return (
-            devices.mean(loss / pieces),
-            devices.sum(metrics),
-            devices.mean(jax.tree.map(lambda x: x / pieces, gradients)),
-        )
+        parts = pieces * devices.count
+        return loss / parts, metrics, jax.tree.map(lambda x: x / parts, gradients)
 
     return devices.on_each(on_device)
 
