@@ -76,7 +76,7 @@ class Workshop:
         folder = self.folder(config, recipe.name)
         if _is_finished(folder, SEARCH_FILE, config):
             result = SearchResult.load(folder)
-            _require_same(folder, result.provenance.config, config)
+            _require_same(folder, result.provenance.config, config, "search")
             return result
         latency = self.latency or estimate(config.model)
         with self.watch(f"{recipe.name}, seed {seed}") as observers:
@@ -123,7 +123,8 @@ class Workshop:
         folder = self.folder(config, recipe.name)
         if _is_finished(folder, MODEL_FILE, config):
             checkpoint = Checkpoint.load(folder / MODEL_FILE)
-            _require_same(folder, checkpoint.provenance.config, config)
+            own = () if recipe.teacher is None else ("distill",)
+            _require_same(folder, checkpoint.provenance.config, config, *own)
             if checkpoint.architecture != architecture:
                 raise UserError(
                     f"{folder} holds another architecture than its search now gives; remove it"
@@ -214,9 +215,12 @@ def _is_finished(folder: Path, artifact: str, config: Config) -> bool:
     return (folder / artifact).exists() and bool(rows) and rows[-1]["epoch"] == config.train.epochs
 
 
-def _require_same(folder: Path, before: object, config: Config) -> None:
-    was = identify(from_plain(Config, before, str(folder)), {})
-    now = identify(config, {})
+def _require_same(folder: Path, before: object, config: Config, *sections: str) -> None:
+    """Refuse a run that was made otherwise; `sections` are those that only its stage reads."""
+    was, now = (
+        identify(one, {name: to_plain(getattr(one, name)) for name in sections})
+        for one in (from_plain(Config, before, str(folder)), config)
+    )
     if was != now:
         raise UserError(
             f"{folder} holds a run of other settings: {first_difference(was, now)}; "

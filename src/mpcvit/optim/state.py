@@ -61,10 +61,11 @@ def load_state(path: Path, like: State, identity: dict[str, Any]) -> State:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def identify(config: Config, subject: dict[str, str]) -> dict[str, Any]:
+def identify(config: Config, subject: dict[str, Any]) -> dict[str, Any]:
     """What decides the result of a run, beside the task's own `subject`.
 
-    Not paths, workers or how often it saves.
+    Not paths, workers or how often it saves; and not how others search or distil:
+    a task that does has these settings in its subject.
     """
     plain = to_plain(config)
     for section, key in (
@@ -72,7 +73,7 @@ def identify(config: Config, subject: dict[str, str]) -> dict[str, Any]:
         *(("train", "eval_batch_size"), ("train", "checkpoint_every_minutes")),
     ):
         del plain[section][key]
-    del plain["distributed"], plain["name"]
+    del plain["distributed"], plain["name"], plain["search"], plain["distill"]
     return {**plain, **subject}
 
 

@@ -21,7 +21,7 @@ Metrics = dict[str, jax.Array]
 class Task(Protocol):
     """What is trained."""
 
-    def subject(self) -> dict[str, str]:
+    def subject(self) -> dict[str, Any]:
         """What a run is about beyond its configuration; a resumed one must agree."""
         ...
 

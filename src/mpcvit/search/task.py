@@ -53,9 +53,9 @@ class Search:
     def model(self) -> ViT:
         return ViT(self.config.model, self.mixture, dtype=DTYPES[self.config.train.precision])
 
-    def subject(self) -> dict[str, str]:
+    def subject(self) -> dict[str, Any]:
         return {
-            "task": "search",
+            "search": to_plain(self.config.search),
             "latency": content_digest(self.latency.to_document()),
             "data_fingerprint": self.data_fingerprint,
         }

@@ -21,6 +21,7 @@ from mpcvit.optim.evaluate import Evaluation
 from mpcvit.optim.loop import Observer, fit
 from mpcvit.optim.losses import cross_entropy, divergence, in_top, token_distance
 from mpcvit.optim.step import Metrics
+from mpcvit.plain import to_plain
 from mpcvit.records import MODEL_FILE
 from mpcvit.train.supervised import Supervised
 
@@ -41,9 +42,12 @@ class Distilled(Supervised):
     teacher: Checkpoint
     remembered: "TeacherOutputs | None" = None
 
-    def subject(self) -> dict[str, str]:
-        teacher = digest(flatten_parameters(self.teacher.parameters))
-        return {**super().subject(), "teacher": teacher}
+    def subject(self) -> dict[str, Any]:
+        return {
+            **super().subject(),
+            "teacher": digest(flatten_parameters(self.teacher.parameters)),
+            "distill": to_plain(self.config.distill),
+        }
 
     def init(self, seed: int) -> Any:
         parameters = {"student": super().init(seed)}

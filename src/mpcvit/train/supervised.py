@@ -36,7 +36,7 @@ class Supervised:
     def model(self) -> ViT:
         return ViT(self.config.model, self.architecture, dtype=DTYPES[self.config.train.precision])
 
-    def subject(self) -> dict[str, str]:
+    def subject(self) -> dict[str, Any]:
         return {
             "architecture": self.architecture.digest(),
             "data_fingerprint": self.data_fingerprint,

@@ -84,9 +84,17 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
     assert len(means["search"]) == 2
     assert (tmp_path / "latency-weight.png").stat().st_size > 5_000
 
-    longer = make_workshop(dataset, tmp_path / "runs", watcher, (*QUICK, "train.learning_rate=0.1"))
+    def changed(setting):
+        return make_workshop(dataset, tmp_path / "runs", watcher, (*QUICK, setting))
+
     with pytest.raises(UserError, match=r"other settings: 'train.learning_rate' was 0.003"):
-        run_experiment(experiment, longer, [0], tmp_path)
+        run_experiment(experiment, changed("train.learning_rate=0.1"), [0], tmp_path)
+    # what only the student reads leaves its teacher and its search as they are
+    with pytest.raises(UserError, match=r"distilled.* other settings: 'distill.temperature' was 1"):
+        run_experiment(experiment, changed("distill.temperature=2.0"), [0], tmp_path)
+    with pytest.raises(UserError, match=r"search.* other settings: 'search.latency_weight' was"):
+        run_experiment(searches, changed("search.latency_weight=0.1"), [0], tmp_path)
+    assert watcher.started == []
 
 
 def test_a_network_that_diverges_is_a_row_and_is_not_tried_again(dataset, tmp_path, monkeypatch):

@@ -1,0 +1,50 @@
+"""What tells one run from another."""
+
+import pytest
+
+from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.config import load_config
+from mpcvit.cost.estimate import estimate
+from mpcvit.optim.state import identify
+from mpcvit.search.task import Search
+from mpcvit.train.supervised import Supervised
+from tests.unit.test_config import TINY
+from tests.unit.train.test_distilled import make_task, make_teacher
+
+TEACHER = make_teacher(load_config(TINY))
+
+
+def supervised(config):
+    return Supervised(
+        config=config,
+        architecture=Architecture.uniform(AttentionKind.SCALING, depth=2, heads=2),
+        classes=tuple("0123456789"),
+        data_fingerprint="",
+    )
+
+
+def distilled(config):
+    return make_task(config, TEACHER)
+
+
+def searching(config):
+    return Search(config=config, latency=estimate(config.model), data_fingerprint="")
+
+
+@pytest.mark.parametrize(
+    ("setting", "readers"),
+    [
+        ("train.learning_rate=0.1", {supervised, distilled, searching}),
+        ("seed=7", {supervised, distilled, searching}),
+        ("distill.temperature=2.0", {distilled}),
+        ("search.latency_weight=0.1", {searching}),
+        ("data.workers=3", set()),
+        ("distributed.coordinator=hostA:9000", set()),
+        ("name=other", set()),
+    ],
+)
+def test_a_run_is_known_by_the_settings_that_its_task_reads(setting, readers):
+    one, other = load_config(TINY), load_config(TINY, [setting])
+    for make in (supervised, distilled, searching):
+        differs = identify(one, make(one).subject()) != identify(other, make(other).subject())
+        assert differs == (make in readers), make.__name__
