@@ -155,6 +155,7 @@ class MemoryPort:
 
 
 _ATTEMPT_MS = 100
+_OUTAGE_MS = 5000  # for which messages are sent again; a peer that is gone costs as much
 
 
 def _describe(limits: Limits, session: str) -> Any:
@@ -165,8 +166,9 @@ def _describe(limits: Limits, session: str) -> Any:
     description.connect_retry_interval_ms = _ATTEMPT_MS
     description.connect_retry_times = max(1, round(limits.connect_s * 1000 / (2 * _ATTEMPT_MS)))
     # A message that cannot be delivered ends the process after these attempts.
-    description.retry_opts.max_retry = 1
+    description.retry_opts.max_retry = _OUTAGE_MS // _ATTEMPT_MS
     description.retry_opts.retry_interval_ms = _ATTEMPT_MS
+    description.retry_opts.retry_interval_incr_ms = 0
     return description
 
 
