@@ -81,12 +81,14 @@ class DataConfig:
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     eval_crop: float = 1.0  # central fraction of a test image that is kept; timm's crop_pct
+    train_images: int = 0  # train on so many, from all over the training split; 0: on all
     workers: int = -1  # processes that augment; -1: one per spare core, at most 8
 
     def __post_init__(self) -> None:
         require(len(self.mean) == len(self.std), "std", "must be as long as data.mean")
         require(all(value > 0 for value in self.std), "std", "must be positive")
         require(0 < self.eval_crop <= 1, "eval_crop", "must lie in (0, 1]")
+        require(self.train_images >= 0, "train_images", "must not be negative")
         require(self.workers >= -1, "workers", "must be -1 or more")
 
 

@@ -49,7 +49,8 @@ def load_dataset(
     """Load both splits, decoding them first where no cache holds them.
 
     Training images are stored at `image_size`; test images are cut to
-    `config.eval_crop` too. `progress` hears (description, done, total).
+    `config.eval_crop` too. Of training images only `config.train_images` are
+    kept, where that is set. `progress` hears (description, done, total).
     """
     source = find_source(config)
     train, test = (
@@ -58,18 +59,36 @@ def load_dataset(
     )
     if train.classes != test.classes:
         raise UserError(f"{source.root}: its train and test images have different class names")
+    kept, tested = _as_split(train), _as_split(test)
+    if config.train_images:
+        kept = _part(kept, config.train_images, source)
     return Dataset(
-        train=_as_split(train),
-        test=_as_split(test),
+        train=kept,
+        test=tested,
         classes=train.classes,
-        fingerprint=hashlib.sha256(f"{train.fingerprint} {test.fingerprint}".encode()).hexdigest(),
+        fingerprint=hashlib.sha256(f"{kept.fingerprint} {tested.fingerprint}".encode()).hexdigest(),
     )
 
 
 def spread(split: Split, count: int) -> list[np.ndarray]:
     """So many of a split's images, from all over it, whatever its order."""
-    places = np.linspace(0, len(split) - 1, min(count, len(split))).astype(int)
-    return [np.asarray(split.images[place]) for place in places]
+    return [np.asarray(split.images[place]) for place in _places(split, count)]
+
+
+def _places(split: Split, count: int) -> np.ndarray:
+    return np.linspace(0, len(split) - 1, min(count, len(split))).astype(int)
+
+
+def _part(split: Split, count: int, source: Source) -> Split:
+    if count > len(split):
+        raise UserError(
+            f"data.train_images is {count}, but {source.root} has {len(split)} training images"
+        )
+    places = _places(split, count)
+    images, labels = np.asarray(split.images[places]), split.labels[places]
+    content = hashlib.sha256(images)
+    content.update(labels)
+    return Split(images=images, labels=labels, fingerprint=content.hexdigest())
 
 
 def load_split(

@@ -64,12 +64,13 @@ def load_state(path: Path, like: State, identity: dict[str, Any]) -> State:
 def identify(config: Config, subject: dict[str, Any]) -> dict[str, Any]:
     """What decides the result of a run, beside the task's own `subject`.
 
-    Not paths, workers or how often it saves; and not how others search or distil:
-    a task that does has these settings in its subject.
+    Not paths, workers or how often it saves, nor which images: those are in the data's
+    fingerprint. And not how others search or distil: a task that does has these
+    settings in its subject.
     """
     plain = to_plain(config)
     for section, key in (
-        *(("data", "path"), ("data", "source"), ("data", "workers")),
+        *(("data", "path"), ("data", "source"), ("data", "train_images"), ("data", "workers")),
         *(("train", "eval_batch_size"), ("train", "checkpoint_every_minutes")),
     ):
         del plain[section][key]

@@ -55,8 +55,18 @@ def test_only_test_images_are_cropped(pictures, load):
     np.testing.assert_array_equal(dataset.train.images[0], fit_image(train, 7))
 
 
-def test_fingerprint_is_a_hash_of_pixels_and_labels(pictures, load):
-    dataset = load(pictures)
+def test_training_images_are_taken_from_all_over(pictures, load):
+    whole, part = load(pictures), load(pictures, DataConfig(train_images=2))
+    assert list(part.train.labels) == [0, 1]
+    np.testing.assert_array_equal(part.train.images, whole.train.images[[0, 3]])
+    np.testing.assert_array_equal(part.test.images, whole.test.images)
+    with pytest.raises(UserError, match=r"train_images is 5, but .*pictures has 4 training images"):
+        load(pictures, DataConfig(train_images=5))
+
+
+@pytest.mark.parametrize("train_images", [0, 3])
+def test_fingerprint_is_a_hash_of_pixels_and_labels(pictures, load, train_images):
+    dataset = load(pictures, DataConfig(train_images=train_images))
     for split in (dataset.train, dataset.test):
         content = split.images.tobytes() + split.labels.tobytes()
         assert split.fingerprint == hashlib.sha256(content).hexdigest()
