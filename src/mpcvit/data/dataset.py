@@ -86,8 +86,8 @@ def _part(split: Split, count: int, source: Source) -> Split:
         )
     places = _places(split, count)
     images, labels = np.asarray(split.images[places]), split.labels[places]
-    content = hashlib.sha256(images)
-    content.update(labels)
+    content = hashlib.sha256(images.data)
+    content.update(labels.data)
     return Split(images=images, labels=labels, fingerprint=content.hexdigest())
 
 
