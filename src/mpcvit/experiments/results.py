@@ -29,6 +29,7 @@ class NetworkRun:
     config: Config
     network: NetworkRow
     provenance: Provenance
+    log: Sequence[Mapping[str, Any]]  # by epoch
 
     @property
     def top1(self) -> float | None:
@@ -50,6 +51,21 @@ class NetworkRun:
             "distilled": self.recipe.teacher is not None,
             **_origin(self.config, self.provenance),
         }
+
+    def to_epoch_rows(self) -> list[dict[str, Any]]:
+        """What was learnt by when; the loss of a retraining has its teacher's terms in it."""
+        known = {"network": self.recipe.name, "seed": self.config.seed}
+        return [
+            {
+                **known,
+                "epoch": epoch["epoch"],
+                **{name: round(epoch[name], 4) if name in epoch else "" for name in _LEARNT},
+            }
+            for epoch in self.log
+        ]
+
+
+_LEARNT = ("train_loss", "train_top1", "test_loss", "test_top1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,9 +164,11 @@ def interval(percents: Sequence[float], images: int) -> tuple[float, float]:
 def write_network_results(
     experiment: Experiment, runs: Sequence[NetworkRun], images: int, folder: Path
 ) -> list[Summary]:
-    """Write runs, summary and figure of what there is so far."""
+    """Write runs, their epochs, summary and figure of what there is so far."""
     summaries = summarise(experiment, runs, images)
     write_rows(folder / f"{experiment.name}-runs.csv", [run.to_row() for run in runs])
+    if epochs := [row for run in runs for row in run.to_epoch_rows()]:
+        write_rows(folder / f"{experiment.name}-epochs.csv", epochs)
     write_rows(folder / f"{experiment.name}.csv", [asdict(summary) for summary in summaries])
     series = {run.recipe.name: run.recipe.series or run.recipe.name for run in runs}
     trained = [summary for summary in summaries if not isinstance(summary.top1_mean, str)]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -76,7 +77,7 @@ class Workshop:
         folder = self.folder(config, recipe.name)
         if _is_finished(folder, SEARCH_FILE, config):
             result = SearchResult.load(folder)
-            _require_same(folder, result.provenance.config, config, "search")
+            self._require_same(folder, result.provenance, config, "search")
             return result
         latency = self.latency or estimate(config.model)
         with self.watch(f"{recipe.name}, seed {seed}") as observers:
@@ -110,11 +111,13 @@ class Workshop:
             checkpoint = self.network(recipe, seed)
         except DivergedError:
             checkpoint = self._untrained(recipe, seed)
+        folder = self.folder(self.config(recipe.settings, recipe.heads, seed), recipe.name)
         return NetworkRun(
             recipe=recipe,
             config=from_plain(Config, checkpoint.provenance.config, recipe.name),
             network=NetworkRow.of(recipe.name, checkpoint, self.latency),
             provenance=checkpoint.provenance,
+            log=tuple(read_log(folder)),
         )
 
     def network(self, recipe: Recipe, seed: int) -> Checkpoint:
@@ -124,7 +127,7 @@ class Workshop:
         if _is_finished(folder, MODEL_FILE, config):
             checkpoint = Checkpoint.load(folder / MODEL_FILE)
             own = () if recipe.teacher is None else ("distill",)
-            _require_same(folder, checkpoint.provenance.config, config, *own)
+            self._require_same(folder, checkpoint.provenance, config, *own)
             if checkpoint.architecture != architecture:
                 raise UserError(
                     f"{folder} holds another architecture than its search now gives; remove it"
@@ -167,6 +170,23 @@ class Workshop:
             return config, self.derive(recipe.derivation, seed)
         model = config.model
         return config, Architecture.uniform(model.attention, depth=model.depth, heads=model.heads)
+
+    def _require_same(
+        self, folder: Path, before: Provenance, config: Config, *sections: str
+    ) -> None:
+        """Refuse a run that was made otherwise; `sections` are those that only its stage reads."""
+
+        def known_by(one: Config, data_fingerprint: str) -> dict[str, Any]:
+            own = {name: to_plain(getattr(one, name)) for name in sections}
+            return identify(one, {"data_fingerprint": data_fingerprint, **own})
+
+        was = known_by(from_plain(Config, before.config, str(folder)), before.data_fingerprint)
+        now = known_by(config, self.dataset.fingerprint)
+        if was != now:
+            raise UserError(
+                f"{folder} holds a run of other settings: {first_difference(was, now)}; "
+                "remove it, or give another --runs folder"
+            )
 
     def _untrained(self, recipe: Recipe, seed: int) -> Checkpoint:
         config, architecture = self._plan(recipe, seed)
@@ -213,16 +233,3 @@ def _is_finished(folder: Path, artifact: str, config: Config) -> bool:
     """Whether the artifact is there and of the last epoch; each evaluation writes one."""
     rows = read_log(folder)
     return (folder / artifact).exists() and bool(rows) and rows[-1]["epoch"] == config.train.epochs
-
-
-def _require_same(folder: Path, before: object, config: Config, *sections: str) -> None:
-    """Refuse a run that was made otherwise; `sections` are those that only its stage reads."""
-    was, now = (
-        identify(one, {name: to_plain(getattr(one, name)) for name in sections})
-        for one in (from_plain(Config, before, str(folder)), config)
-    )
-    if was != now:
-        raise UserError(
-            f"{folder} holds a run of other settings: {first_difference(was, now)}; "
-            "remove it, or give another --runs folder"
-        )

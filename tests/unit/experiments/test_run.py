@@ -33,7 +33,10 @@ class Watcher:
 
 @pytest.fixture(scope="module")
 def dataset():
-    config = load_config(TINY)
+    return load(load_config(TINY))
+
+
+def load(config):
     model = config.model
     return load_dataset(
         config.data, image_size=model.image_size, channels=model.channels, classes=model.classes
@@ -76,6 +79,13 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
     assert [row["distilled"] for row in rows] == ["False", "True"]
     assert rows[1]["heads"] == "2 scaling + 2 relu_softmax"
     assert (tmp_path / "trade-off.png").stat().st_size > 10_000
+    epochs = read_rows(tmp_path / "trade-off-epochs.csv")
+    assert [(row["network"], row["epoch"]) for row in epochs] == [
+        ("softmax", "1"),
+        ("mpcvit-0.3-distilled", "1"),
+    ]
+    for run, epoch in zip(rows, epochs, strict=True):
+        assert float(run["top1"]) == pytest.approx(100 * float(epoch["test_top1"]), abs=0.01)
 
     watcher.started = []
     searches = find_experiment("latency-weight").only(["search"])
@@ -94,6 +104,10 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
         run_experiment(experiment, changed("distill.temperature=2.0"), [0], tmp_path)
     with pytest.raises(UserError, match=r"search.* other settings: 'search.latency_weight' was"):
         run_experiment(searches, changed("search.latency_weight=0.1"), [0], tmp_path)
+    part = load(load_config(TINY, ["data.train_images=200"]))
+    for one in (experiment, searches):
+        with pytest.raises(UserError, match=r"other settings: 'data_fingerprint' was"):
+            run_experiment(one, make_workshop(part, tmp_path / "runs", watcher), [0], tmp_path)
     assert watcher.started == []
 
 
