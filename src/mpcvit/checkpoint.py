@@ -50,6 +50,11 @@ class Checkpoint:
     def parameter_count(self) -> int:
         return sum(tensor.size for tensor in flatten_parameters(self.parameters).values())
 
+    @property
+    def parameter_digest(self) -> str:
+        """A name for exactly these parameters."""
+        return digest(flatten_parameters(self.parameters))
+
     def save(self, path: Path) -> None:
         tensors = flatten_parameters(self.parameters)
         # The path is the trainer's own, and means nothing to whoever gets the file.

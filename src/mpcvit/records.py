@@ -55,6 +55,7 @@ class Provenance:
     environment: Environment
     config: dict[str, Any] = field(default_factory=dict)  # the whole experiment, resolved
     data_fingerprint: str = ""
+    teacher: str = ""  # digest of the parameters that it was distilled from
     metrics: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

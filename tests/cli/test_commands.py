@@ -154,8 +154,10 @@ def test_retrain(run_folder, tmp_path):
     teacher = ["--teacher", run_folder / "model.safetensors"]
     document = json.loads(invoke(*command, *teacher, "--json").stdout)
     model = mpcvit.load(tmp_path / "run" / "model.safetensors")
+    taught_by = mpcvit.load(run_folder / "model.safetensors").checkpoint
     assert model.architecture == architecture
     assert model.checkpoint.provenance.origin == "retrained with distillation"
+    assert model.checkpoint.provenance.teacher == taught_by.parameter_digest
     assert model.checkpoint.provenance.metrics["test_top1"] == document["test_top1"]
     row = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[0])
     assert {"train_ce", "train_logits", "train_feature"} <= row.keys()

@@ -132,6 +132,8 @@ class Workshop:
                 raise UserError(
                     f"{folder} holds another architecture than its search now gives; remove it"
                 )
+            if recipe.teacher is not None:
+                self._require_teacher(folder, checkpoint, config, recipe.teacher)
             return checkpoint
         if (folder / DIVERGED_FILE).exists():
             raise DivergedError((folder / DIVERGED_FILE).read_text("utf-8"))
@@ -187,6 +189,15 @@ class Workshop:
                 f"{folder} holds a run of other settings: {first_difference(was, now)}; "
                 "remove it, or give another --runs folder"
             )
+
+    def _require_teacher(
+        self, folder: Path, student: Checkpoint, config: Config, recipe: Recipe
+    ) -> None:
+        """Refuse a student of another teacher than the one that is there now, if one is."""
+        file = self.folder(config, recipe.name) / MODEL_FILE
+        taught_by = student.provenance.teacher
+        if taught_by and file.exists() and Checkpoint.load(file).parameter_digest != taught_by:
+            raise UserError(f"{folder} was taught by another teacher than {file}; remove it")
 
     def _untrained(self, recipe: Recipe, seed: int) -> Checkpoint:
         config, architecture = self._plan(recipe, seed)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mpcvit.arch import Architecture
-from mpcvit.checkpoint import Checkpoint, digest, flatten_parameters
+from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import Config
 from mpcvit.data import Batch, Dataset, Split, eval_batches
 from mpcvit.errors import UserError
@@ -42,10 +42,14 @@ class Distilled(Supervised):
     teacher: Checkpoint
     remembered: "TeacherOutputs | None" = None
 
+    @property
+    def taught_by(self) -> str:
+        return self.teacher.parameter_digest
+
     def subject(self) -> dict[str, Any]:
         return {
             **super().subject(),
-            "teacher": digest(flatten_parameters(self.teacher.parameters)),
+            "teacher": self.taught_by,
             "distill": to_plain(self.config.distill),
         }
 

@@ -36,6 +36,11 @@ class Supervised:
     def model(self) -> ViT:
         return ViT(self.config.model, self.architecture, dtype=DTYPES[self.config.train.precision])
 
+    @property
+    def taught_by(self) -> str:
+        """The digest of a teacher's parameters, where there is one."""
+        return ""
+
     def subject(self) -> dict[str, Any]:
         return {
             "architecture": self.architecture.digest(),
@@ -78,6 +83,7 @@ class Supervised:
                 environment=Environment.here(),
                 config=to_plain(self.config),
                 data_fingerprint=self.data_fingerprint,
+                teacher=self.taught_by,
                 metrics=evaluation.as_metrics(),
             ),
         ).save(folder / MODEL_FILE)

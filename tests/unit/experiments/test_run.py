@@ -2,10 +2,13 @@
 
 import csv
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import pytest
 
+from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import load_config
 from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
@@ -13,6 +16,7 @@ from mpcvit.experiments.catalogue import find_experiment
 from mpcvit.experiments.results import interval
 from mpcvit.experiments.run import Workshop, run_experiment
 from mpcvit.optim.loop import DivergedError, StoppedError
+from mpcvit.records import MODEL_FILE
 from tests.unit.optim.test_loop import StopAt
 from tests.unit.test_config import TINY
 
@@ -104,6 +108,13 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
         run_experiment(experiment, changed("distill.temperature=2.0"), [0], tmp_path)
     with pytest.raises(UserError, match=r"search.* other settings: 'search.latency_weight' was"):
         run_experiment(searches, changed("search.latency_weight=0.1"), [0], tmp_path)
+    teacher = tmp_path / "runs" / "digits-tiny" / "softmax" / "seed-0" / MODEL_FILE
+    kept = Checkpoint.load(teacher)
+    halved = jax.tree.map(lambda leaf: leaf / 2, kept.parameters)
+    replace(kept, parameters=halved).save(teacher)
+    with pytest.raises(UserError, match=r"distilled.* taught by another teacher than .*softmax"):
+        run_experiment(experiment, workshop, [0], tmp_path)
+    kept.save(teacher)
     part = load(load_config(TINY, ["data.train_images=200"]))
     for one in (experiment, searches):
         with pytest.raises(UserError, match=r"other settings: 'data_fingerprint' was"):
