@@ -31,6 +31,7 @@ class TableKind(str, Enum):
     LOWERING = "plain against lowered"
     SUMMARY = "summary of an experiment"
     RUNS = "runs of an experiment"
+    EPOCHS = "epochs of an experiment"
     SEARCHES = "searches of an experiment"
     LAYERS = "layers"
     NETWORKS = "networks"
@@ -47,6 +48,7 @@ _COLUMNS = {
     TableKind.LOWERING: ("network", "form", "batch", "exchanges"),
     TableKind.SUMMARY: ("network", "top1_mean", "modelled_s"),
     TableKind.RUNS: ("network", "seed", "top1", "modelled_s"),
+    TableKind.EPOCHS: ("network", "seed", "epoch", "train_loss"),
     TableKind.SEARCHES: ("search", "mean_alpha_by_layer"),
     TableKind.LAYERS: ("network", "layer", "modelled_s", "sent_mb"),
     TableKind.NETWORKS: ("network", "exchanges", "modelled_s"),

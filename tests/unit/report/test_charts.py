@@ -1,6 +1,8 @@
 """Charts say what the findings say, and where each number comes from."""
 
 import csv
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +18,7 @@ from mpcvit.report.charts import (
     trade_off,
 )
 from mpcvit.report.charts.trade_off import TradeOff
-from mpcvit.report.findings import Findings, gather
+from mpcvit.report.findings import Findings, Named, Table, TableKind, gather
 from tests.unit.report.conftest import RESULTS
 
 
@@ -144,10 +146,36 @@ def test_seconds_stand_beside_the_papers(findings):
     }
 
 
-def test_curves_and_precision(findings):
-    top1, loss = learning.charts(findings)
+def test_curves(findings):
+    top1, loss = learning.charts(replace(findings, tables=()))
     assert [point.y for point in by_name(top1)["mpcvit-0.3, test"].points] == [30, 60]
     assert [point.y for point in by_name(loss)["mpcvit-0.3, train"].points] == [2, 1]
+
+
+def test_curves_of_an_experiment_are_means_over_seeds():
+    table = Table(
+        kind=TableKind.EPOCHS,
+        rows=(
+            epoch("scaling", seed=0, epoch=1, train_loss=2.0, test_top1=""),
+            epoch("scaling", seed=0, epoch=2, train_loss=1.0, test_top1=0.5),
+            epoch("softmax", seed=0, epoch=1, train_loss=3.0, test_top1=""),
+            epoch("scaling", seed=1, epoch=1, train_loss=2.5, test_top1=""),
+            epoch("scaling", seed=1, epoch=2, train_loss=1.2, test_top1=0.7),
+        ),
+    )
+    named = Named(name="cifar10/trade-off-epochs", place=Path("x.csv"), held=table)
+    top1, loss = learning.charts(Findings(tables=(named,)))
+    assert loss.id == "learning-loss-cifar10-trade-off-epochs"
+    curves = {name: [(p.x, p.y) for p in one.points] for name, one in by_name(loss).items()}
+    assert curves == {"scaling, train": [(1, 2.25), (2, 1.1)], "softmax, train": [(1, 3.0)]}
+    assert [(p.x, p.y) for p in by_name(top1)["scaling, test"].points] == [(2, 60.0)]
+
+
+def epoch(network, **columns):
+    return {"network": network} | {name: str(value) for name, value in columns.items()}
+
+
+def test_precision(findings):
     (chart,) = precision.charts(findings)
     assert chart.log
     assert len(chart.rows()) == 12

@@ -1,35 +1,55 @@
-"""Learning curves of trainings and searches, from their logs."""
+"""Learning curves of trainings and searches, from their logs and from experiments' tables."""
 
-from mpcvit.report.charts.chart import Point, Series, XYChart
-from mpcvit.report.findings import Findings
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from mpcvit.report.charts.chart import Point, Series, XYChart, slug
+from mpcvit.report.charts.trade_off import number
+from mpcvit.report.findings import Findings, TableKind
+
+Epochs = Sequence[Mapping[str, Any]]
+
+_METRICS = (
+    ("top1", "Accuracy over epochs", "top-1 accuracy (%)", 100.0),
+    ("loss", "Loss over epochs", "loss", 1.0),
+)
+_CAPTION = (
+    "Solid with markers: on the test split. Dashed: on augmented training images, while learning; "
+    "a retraining's loss has its teacher's terms in it."
+)
 
 
 def charts(findings: Findings) -> list[XYChart]:
+    tables = findings.tables_of(TableKind.EPOCHS)
+    return [
+        *_charts({log.name: log.held for log in findings.logs}),
+        *(chart for table in tables for chart in _charts(_means(table.held.rows), table.name)),
+    ]
+
+
+def _charts(curves: Mapping[str, Epochs], table: str = "") -> list[XYChart]:
     found = []
-    for metric, title, label, scale in (
-        ("top1", "Accuracy over epochs", "top-1 accuracy (%)", 100.0),
-        ("loss", "Loss over epochs", "loss", 1.0),
-    ):
+    for metric, title, label, scale in _METRICS:
         series = [
             Series(
-                name=f"{log.name}, {split}",
+                name=f"{name}, {split}",
                 points=points,
                 origin="trained",
                 hue=hue,
                 marked=split == "test",
                 dashed=split == "train",
             )
-            for hue, log in enumerate(findings.logs)
+            for hue, (name, epochs) in enumerate(curves.items())
             for split in ("test", "train")
-            if (points := _points(log.held, f"{split}_{metric}", scale, log.name))
+            if (points := _points(epochs, f"{split}_{metric}", scale, name))
         ]
         if series:
             found.append(
                 XYChart(
-                    id=f"learning-{metric}",
-                    title=title,
-                    caption="Solid with markers: on the test split. Dashed: on augmented training "
-                    "images, while learning; a retraining's loss has its teacher's terms in it.",
+                    id=slug(f"learning {metric} {table}"),
+                    title=f"{title}, {table}" if table else title,
+                    caption=f"{_CAPTION} Means over seeds." if table else _CAPTION,
                     x_label="epoch",
                     y_label=label,
                     series=tuple(series),
@@ -39,7 +59,30 @@ def charts(findings: Findings) -> list[XYChart]:
     return found
 
 
-def _points(rows: list[dict], column: str, scale: float, label: str) -> tuple[Point, ...]:
+def _points(epochs: Epochs, column: str, scale: float, label: str) -> tuple[Point, ...]:
     return tuple(
-        Point(x=row["epoch"], y=scale * row[column], label=label) for row in rows if column in row
+        Point(x=epoch["epoch"], y=scale * epoch[column], label=label)
+        for epoch in epochs
+        if column in epoch
     )
+
+
+def _means(rows: Sequence[Mapping[str, str]]) -> dict[str, Epochs]:
+    """Each network's epochs, over its seeds."""
+    grouped: dict[str, dict[int, list[Mapping[str, str]]]] = {}
+    for row in rows:
+        grouped.setdefault(row["network"], {}).setdefault(int(row["epoch"]), []).append(row)
+    return {
+        network: [{"epoch": epoch, **_mean(seeds)} for epoch, seeds in sorted(epochs.items())]
+        for network, epochs in grouped.items()
+    }
+
+
+def _mean(seeds: Sequence[Mapping[str, str]]) -> dict[str, float]:
+    columns = (f"{split}_{metric}" for metric, *_ in _METRICS for split in ("test", "train"))
+    found = {column: [number(row.get(column)) for row in seeds] for column in columns}
+    return {
+        column: fmean(known)
+        for column, values in found.items()
+        if (known := [value for value in values if value is not None])
+    }
