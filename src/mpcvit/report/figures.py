@@ -73,6 +73,8 @@ def _plane(chart: XYChart) -> Any:
         axes.set(xscale="log", yscale="log")
     if chart.from_zero:
         axes.set_ylim(bottom=0)
+    if chart.whole_x:
+        axes.locator_params(axis="x", integer=True)
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label, title=chart.title)
     axes.grid(alpha=0.3)
     _legend(figure, axes, len(chart.series))

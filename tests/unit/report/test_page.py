@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from mpcvit.experiments.published import published_trade_offs
+from mpcvit.report.charts.chart import Point, Series, XYChart
 from mpcvit.report.figures import write_figures
 from mpcvit.report.findings import gather
 from mpcvit.report.page import make_sections, render
@@ -101,3 +102,20 @@ def test_figures_are_the_same_when_drawn_again(places, tmp_path):
     )
     assert first == again
     assert b"<text" in first[1]  # text of an SVG stays text
+
+
+def test_epochs_are_whole_numbers_in_figures_too(tmp_path):
+    points = tuple(Point(x=epoch, y=10 * epoch, label="") for epoch in (1, 2))
+    chart = XYChart(
+        id="learning",
+        title="",
+        caption="",
+        x_label="epoch",
+        y_label="",
+        series=(Series(name="one", points=points, origin="trained", hue=0),),
+        whole_x=True,
+    )
+    _, svg = write_figures(tmp_path, [chart])
+    ticks = re.findall(r">([\d.]+)</text>", svg.read_text())
+    assert {"1", "2", "10", "20"} <= set(ticks)
+    assert not [tick for tick in ticks if "." in tick]
