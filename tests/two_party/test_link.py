@@ -17,10 +17,10 @@ import os, sys
 from mpcvit.profile import Limits, Protocol
 from mpcvit.runtime.link import connect
 from mpcvit.runtime.roles import Role
-name, ours, theirs = sys.argv[1:]
+name, ours, theirs, connect_s = sys.argv[1:]
 role = Role(name)
 (peer,) = {Role.MODEL_OWNER, Role.DATA_OWNER} - {role}
-limits = Limits(connect_s=60.0, silence_s=60.0)
+limits = Limits(connect_s=float(connect_s), silence_s=60.0)
 channel = connect(role, Protocol.SEMI2K, {role: ours, peer: theirs}, limits, "one")
 for word in ("half", "all"):
     for number in range(20):
@@ -102,8 +102,8 @@ def test_an_outage_is_outlasted():
             stack.enter_context(contextlib.closing(Proxy(address))) for address in (ours, theirs)
         ]
         parties = [
-            stack.enter_context(_party("model owner", ours, to_theirs.address)),
-            stack.enter_context(_party("data owner", theirs, to_ours.address)),
+            stack.enter_context(_party("model owner", ours, to_theirs.address, "60")),
+            stack.enter_context(_party("data owner", theirs, to_ours.address, "60")),
         ]
         assert [_next_word(party) for party in parties] == ["half", "half"]
         for proxy in proxies:
@@ -113,6 +113,16 @@ def test_an_outage_is_outlasted():
         assert all(proxy.refused for proxy in proxies)
         _wake(parties)
         assert [party.wait(timeout=60) for party in parties] == [0, 0]
+
+
+def test_who_finds_nobody_gives_up_in_time():
+    """Sending again must not prolong what a user allows for connecting."""
+    started = time.monotonic()
+    with _party("model owner", *free_addresses(2), "3") as party:
+        assert _next_word(party) == "it ended"
+        assert party.wait(timeout=60) != 0
+    # it is also a Python that starts; each attempt of its own length would take 75 s
+    assert 3 <= time.monotonic() - started < 30
 
 
 @contextlib.contextmanager

@@ -155,7 +155,7 @@ class MemoryPort:
 
 
 _ATTEMPT_MS = 100
-_OUTAGE_MS = 5000  # for which messages are sent again; a peer that is gone costs as much
+_OUTAGE_MS = 5000  # for about as long messages are sent again; a peer that is gone costs as much
 
 
 def _describe(limits: Limits, session: str) -> Any:
@@ -163,10 +163,13 @@ def _describe(limits: Limits, session: str) -> Any:
     description.id = session
     description.recv_timeout_ms = round(limits.silence_s * 1000)
     description.http_timeout_ms = round(limits.connect_s * 1000)  # for a receipt, not an answer
+    # A message that cannot be delivered is sent again, and in the end brings the process down.
+    # Each attempt to connect is such a message: all of them together must take `connect_s`.
+    connect_ms = limits.connect_s * 1000
+    connects = max(1, round(connect_ms / _OUTAGE_MS))
+    description.connect_retry_times = connects
     description.connect_retry_interval_ms = _ATTEMPT_MS
-    description.connect_retry_times = max(1, round(limits.connect_s * 1000 / (2 * _ATTEMPT_MS)))
-    # A message that cannot be delivered ends the process after these attempts.
-    description.retry_opts.max_retry = _OUTAGE_MS // _ATTEMPT_MS
+    description.retry_opts.max_retry = max(1, round(connect_ms / connects / _ATTEMPT_MS) - 1)
     description.retry_opts.retry_interval_ms = _ATTEMPT_MS
     description.retry_opts.retry_interval_incr_ms = 0
     return description
