@@ -1,10 +1,9 @@
 """As much of HTTP/1.1 as parties, dealers and SPU's client speak with each other."""
 
 import socket
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from mpcvit.dealer.errors import DealerError
 
@@ -73,10 +72,3 @@ def send(
     send_head(line, status, sum(map(len, pieces)), close=close)
     for piece in pieces:
         line.sendall(piece)
-
-
-def name_of(line: ssl.SSLSocket) -> str:
-    """The common name in the peer's certificate."""
-    subject: Any = (line.getpeercert() or {}).get("subject", ())
-    pairs = [pair for part in subject for pair in part]
-    return next((str(value) for name, value in pairs if name == "commonName"), "")

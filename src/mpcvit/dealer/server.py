@@ -27,8 +27,9 @@ from typing import Any
 from mpcvit.dealer import ADJUSTING, PARTIES, SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import MOST_JOB_BYTES, Job, JobTable
-from mpcvit.dealer.messages import Message, name_of, read_message, send, send_head
+from mpcvit.dealer.messages import Message, read_message, send, send_head
 from mpcvit.dealer.operations import adjust
+from mpcvit.hosts.peer import peer_of
 
 _HELLO_S = 10.0  # for TLS and the request
 _MOST_CONNECTIONS = 64
@@ -142,7 +143,7 @@ class _Desk:
         try:
             connection.settimeout(_HELLO_S)
             with self._context.wrap_socket(connection, server_side=True) as line:
-                visit.certificate = name_of(line)
+                visit.certificate = peer_of(line).role
                 self._answer(line, visit)
         except ssl.SSLError as error:
             visit.ended = f"no TLS with an accepted certificate: {error.reason or error}"
