@@ -12,16 +12,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from mpcvit.runtime.certificates import make_certificates
+from mpcvit.runtime.rendezvous import Hello, dial
+from mpcvit.runtime.tls import Credentials
 
 import mpcvit
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.profile import load_profile
-from mpcvit.runtime.certificates import make_certificates
-from mpcvit.runtime.rendezvous import Hello, dial
 from mpcvit.runtime.roles import free_addresses
 from mpcvit.runtime.terms import terms_of
-from mpcvit.runtime.tls import Credentials
 from tests.tolerances import FXP18, assert_close
 from tests.two_party.processes import is_listening, working_below
 

@@ -11,12 +11,10 @@ from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.jobs import JobLimits, JobTable
 from mpcvit.dealer.keys import load_private_key
 from mpcvit.dealer.server import serve_dealer
-from mpcvit.runtime.certificates import make_certificates
-from mpcvit.runtime.roles import Role
-from mpcvit.runtime.tls import Credentials
+from mpcvit.hosts.certificates import make_certificates
+from mpcvit.hosts.credentials import Credentials
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dealer"
-ALL = (Role.MODEL_OWNER, Role.DATA_OWNER, Role.DEALER)
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +25,7 @@ def key():
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dealer") / "certs"
-    make_certificates(folder, roles=ALL)
+    make_certificates(folder, names=("server", "client", "dealer"))
     return folder
 
 
@@ -66,7 +64,7 @@ class Running:
         arguments = {
             "address": self.address,
             "fingerprint": self.key.public.fingerprint,
-            "context": Credentials(folder=folder).dialling_context(),
+            "context": Credentials(folder=folder).dealer_context(),
             "patience_s": patience_s,
         }
         return DealerClient(**{**arguments, **changes})

@@ -17,7 +17,7 @@ from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import MOST_JOB_BYTES, Job, JobLimits, JobTable
 from mpcvit.dealer.script import MOST_STEP_BYTES, Kind, Script, Step
-from mpcvit.runtime.certificates import make_certificates, roles_named
+from mpcvit.hosts.certificates import make_certificates
 from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds
 
 
@@ -74,7 +74,7 @@ def test_nothing_secret_but_ciphertexts_is_kept(dealer, key):
 
 
 def test_strangers(dealer, certificates, tmp_path):
-    make_certificates(tmp_path / "foreign", roles=roles_named("server,client,dealer"))
+    make_certificates(tmp_path / "foreign", names=("server", "client", "dealer"))
     with pytest.raises(DealerError, match=r"certificate of the dealer .* is not accepted"):
         dealer.client("server", tmp_path / "foreign").check()
     # a party of another authority that would believe this dealer
