@@ -79,7 +79,7 @@ def test_strangers(dealer, certificates, tmp_path):
         dealer.client("server", tmp_path / "foreign").check()
     # a party of another authority that would believe this dealer
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(certificates / "server" / "ca.pem")
+    context.load_verify_locations(certificates / "server" / "dealer-ca.pem")
     with pytest.raises(DealerError, match=r"hung up|breaks off"):
         dealer.client("server", context=context).check()
     with pytest.raises(DealerError, match="is not that of a party"):
