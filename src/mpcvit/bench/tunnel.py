@@ -1,0 +1,147 @@
+"""What the tunnel costs: the same inference over SPU's own TLS link and through the tunnel."""
+
+import statistics
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+
+from mpcvit.bench.networks import random_images
+from mpcvit.bench.secure import here
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.errors import UserError
+from mpcvit.hosts.certificates import make_certificates
+from mpcvit.profile import Network, Profile
+from mpcvit.run_record import RunRecord
+from mpcvit.runtime.events import Journal
+from mpcvit.runtime.predict import predict
+from mpcvit.runtime.processes import PartyProcess, watch
+from mpcvit.runtime.roles import Address, Role, free_addresses, roles_of
+from mpcvit.runtime.run import make_result, own_images, own_model
+from mpcvit.runtime.serve import ServeLimits, serve
+from mpcvit.runtime.wan import Relay, Route
+
+Progress = Callable[[str, int, int], None]
+Row = dict[str, Any]
+
+
+def bench_tunnel(
+    model: Checkpoint,
+    profile: Profile,
+    networks: dict[str, Network],
+    *,
+    images: int,
+    rounds: int,
+    progress: Progress,
+) -> list[Row]:
+    """Run images over both links in turns, through each network."""
+    pictures = random_images(model.model, images)
+    rows: list[Row] = []
+    for name, network in networks.items():
+        seconds: dict[str, list[float]] = {"spu-tls": [], "tunnel": []}
+        exchanges = 0
+        for index in range(rounds):
+            for link, run in (("spu-tls", _run_over_spu_link), ("tunnel", _run_through_tunnel)):
+                record = run(model, pictures, profile, network)
+                # the first image pays for what is set up on first use
+                later = record.batches[1:] or record.batches
+                seconds[link] += [sum(stage.seconds for stage in one.stages) for one in later]
+                exchanges = record.exchanges // images
+            progress(f"{name} rounds", index + 1, rounds)
+        own_s = statistics.median(seconds["spu-tls"])
+        for link, found in seconds.items():
+            rows.append(
+                {
+                    "network": name,
+                    "link": link,
+                    "inferences": len(found),
+                    "median_s": round(statistics.median(found), 3),
+                    "fastest_s": round(min(found), 3),
+                    "slowest_s": round(max(found), 3),
+                    "of_spu_tls": round(statistics.median(found) / own_s, 3),
+                    "exchanges": exchanges,
+                    **here(model.model, profile),
+                }
+            )
+    return rows
+
+
+def _run_over_spu_link(
+    model: Checkpoint, pictures: np.ndarray, profile: Profile, network: Network
+) -> RunRecord:
+    """Let SPU listen on ports of loopback, with its own TLS."""
+    roles = roles_of(profile.protocol)
+    journal = Journal()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-")))
+        # both ends of SPU's link are dialled, so both need a server's certificate
+        make_certificates(folder / "certs", names=("server",))
+        listening = dict(zip(roles, free_addresses(len(roles)), strict=True))
+        routes = {
+            role: Route(dialler=other.name, dialled=role.name, target=listening[role])
+            for role, other in zip(roles, reversed(roles), strict=True)
+        }
+        dialled: dict[Role, Address] = listening
+        if network.is_emulated:
+            relay = stack.enter_context(Relay(network, list(routes.values())))
+            dialled = {role: relay.addresses[route] for role, route in routes.items()}
+        own = {
+            Role.MODEL_OWNER: own_model(model, folder),
+            Role.DATA_OWNER: {**own_images(pictures), "batch_size": 1},
+        }
+        parties = []
+        for role in roles:
+            (folder / role.name).mkdir()
+            party = PartyProcess(role, own[role], folder / role.name, folder)
+            parties.append(stack.enter_context(party))
+        session = token_hex(16)
+        for party in parties:
+            addresses = {**dialled, party.role: listening[party.role]}
+            party.meet(addresses, session, profile, tls=str(folder / "certs" / "server"))
+        watch(parties, profile, journal)
+    logits = np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
+    return make_result(journal, logits, profile, roles=roles, transport="processes").record
+
+
+def _run_through_tunnel(
+    model: Checkpoint, pictures: np.ndarray, profile: Profile, network: Network
+) -> RunRecord:
+    """Serve on a port of loopback, and predict through it."""
+    (address,) = free_addresses(1)
+    started, failures = threading.Event(), []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-")))
+        make_certificates(folder / "certs")
+
+        def offer() -> None:
+            try:
+                serve(
+                    model,
+                    listen=address,
+                    tls=folder / "certs" / "server",
+                    profile=profile,
+                    limits=ServeLimits(clients=1),
+                    max_sessions=1,
+                    started=started.set,
+                )
+            except UserError as error:
+                failures.append(error)
+                started.set()
+
+        thread = threading.Thread(target=offer)
+        thread.start()
+        started.wait()
+        if failures:
+            raise failures[0]
+        server = address
+        if network.is_emulated:
+            route = Route(dialler="client", dialled="server", target=address)
+            server = stack.enter_context(Relay(network, [route])).addresses[route]
+        result = predict(pictures, server=server, tls=folder / "certs" / "client", profile=profile)
+        thread.join()
+    return result.record

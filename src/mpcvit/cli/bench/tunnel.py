@@ -1,0 +1,59 @@
+"""`mpcvit bench tunnel`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mpcvit.cli.bench import bench
+from mpcvit.cli.bench.tables import Out, is_delivered, known_networks
+from mpcvit.cli.options import AsJson, ConfigFile
+from mpcvit.config import load_config
+from mpcvit.profile import Network, load_profile
+
+
+@bench.command()
+def tunnel(
+    config_file: ConfigFile = Path("configs/cifar10-tiny.toml"),
+    network: Annotated[str, typer.Option(help="Network of the paper.")] = "relu_softmax",
+    images: Annotated[
+        int, typer.Option(min=2, help="Images of a run; the first one is not counted.")
+    ] = 4,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs over each link, in turns.")] = 3,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the tunnel between hosts with SPU's own TLS link.
+
+    Both carry the same inferences in turns, through the emulated WAN (44 MB/s, 40 ms) and
+    on loopback as it is. The model owner makes the randomness here, which is insecure, and
+    does not change what the links cost.
+
+    Example: mpcvit bench tunnel --out results/secure/tunnel.csv
+    """
+    config = load_config(config_file).model
+
+    from mpcvit.bench.networks import paper_networks, random_checkpoint
+    from mpcvit.bench.tunnel import bench_tunnel
+    from mpcvit.report.live import counting
+
+    (name,) = known_networks(network, config)
+    model = random_checkpoint(config, paper_networks(config)[name])
+    networks = {"wan": load_profile("semi2k-wan").network, "loopback": Network()}
+    with counting() as progress:
+        rows = bench_tunnel(
+            model,
+            load_profile("semi2k"),
+            networks,
+            images=images,
+            rounds=rounds,
+            progress=progress,
+        )
+    if is_delivered(rows, out, as_json):
+        return
+    for row in rows:
+        print(
+            f"{row['network']:9} {row['link']:8} {row['median_s']:8.3f} s an image "
+            f"({row['fastest_s']:.3f} to {row['slowest_s']:.3f}), {row['of_spu_tls']:.3f} of "
+            "SPU's own TLS link"
+        )
