@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mpcvit.dealer.client import DealerClient
-from mpcvit.dealer.jobs import JobLimits, JobTable
 from mpcvit.dealer.keys import load_private_key
 from mpcvit.dealer.server import serve_dealer
+from mpcvit.dealer.table import JobLimits, JobTable
 from mpcvit.runtime.certificates import make_certificates
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.tls import Credentials
