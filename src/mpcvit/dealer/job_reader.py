@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import Job, JobOutline
@@ -96,7 +96,7 @@ class JobReader:
                     pipe.close()
 
 
-def _receive(stream: BinaryIO) -> bytes | None:
+def _receive(stream: IO[bytes]) -> bytes | None:
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None

@@ -61,7 +61,9 @@ class Job:
 
     def _require_moderate(self) -> None:
         if (steps := sum(len(script.steps) for script, _ in self.plan)) > MOST_STEPS:
-            raise DealerError(f"a job's scripts have {steps:,} steps; a dealer allows {MOST_STEPS:,}")
+            raise DealerError(
+                f"a job's scripts have {steps:,} steps; a dealer allows {MOST_STEPS:,}"
+            )
         for what, most in (
             ("drawn_bytes", MOST_DRAWN_BYTES),
             ("answer_bytes", MOST_ANSWER_BYTES),

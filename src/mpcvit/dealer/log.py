@@ -3,6 +3,7 @@
 A log that blocks or fails costs lines, never an answer.
 """
 
+import contextlib
 import json
 import queue
 import threading
@@ -81,10 +82,8 @@ class LogWriter:
 
     def put(self, line: Served) -> None:
         """Take a line, or lose it if a thousand are waiting to be written."""
-        try:
+        with contextlib.suppress(queue.Full):
             self._lines.put_nowait(line)
-        except queue.Full:
-            pass
 
     def close(self) -> None:
         """Write what waits, unless that takes too long."""

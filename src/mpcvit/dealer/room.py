@@ -63,7 +63,9 @@ class Room:
                     self._hang_up(connection)  # its thread takes it out
 
     @contextmanager
-    def answering(self, connection: socket.socket, certificate: str, limit_s: float) -> Iterator[None]:
+    def answering(
+        self, connection: socket.socket, certificate: str, limit_s: float
+    ) -> Iterator[None]:
         """Keep a connection whose request is whole, until it is answered or the time is over."""
         with self._lock:
             if self._asking.pop(connection, None) is None:

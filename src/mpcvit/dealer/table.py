@@ -108,7 +108,7 @@ class JobTable:
         if job.key != self._key.public.fingerprint:
             raise DealerError("the seeds are encrypted to another key than this dealer's")
         assert peer.role in PARTIES, "it names a column below"
-        seeds, now = self._decrypt(job.seeds), self._now()
+        now = self._now()
         with self._changing() as table:
             self._forget_old(table, now)
             words = self._words(table, job.digest)
@@ -126,7 +126,7 @@ class JobTable:
             )
             if all(words.values()):  # a party alone cannot prolong a job by sending it again
                 table.execute("UPDATE jobs SET touched = ? WHERE digest = ?", (now, job.digest))
-                self._bind(table, seeds, job.digest)
+                self._bind(table, self._decrypt(job.seeds), job.digest)
 
     def require_open(self, digest: str, peer: Peer) -> None:
         """Return if both parties have authorised a job, and so its seeds are bound to it."""

@@ -127,7 +127,9 @@ def test_too_big_a_request(dealer):
         socket.create_connection((host, int(port))) as plain,
         dealer.client("server").context.wrap_socket(plain, server_hostname=host) as line,
     ):
-        line.sendall(b"POST /jobs HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (MOST_REQUEST_BYTES + 1))
+        line.sendall(
+            b"POST /jobs HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (MOST_REQUEST_BYTES + 1)
+        )
         assert b"too big" in line.recv(1000) + line.recv(1000)
 
 
