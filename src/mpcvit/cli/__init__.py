@@ -64,6 +64,7 @@ def _root(
 # Each module registers its commands on `app`.
 from mpcvit.cli import (  # noqa: E402
     bench,  # noqa: F401
+    certs,  # noqa: F401
     compare,  # noqa: F401
     dealer,  # noqa: F401
     demo,  # noqa: F401

@@ -92,11 +92,14 @@ def serve(
     from mpcvit.dealer.keys import load_private_key
     from mpcvit.dealer.server import serve_dealer
     from mpcvit.dealer.table import JobLimits, JobTable
-    from mpcvit.runtime.roles import Role, resolve
-    from mpcvit.runtime.tls import load_credentials
+    from mpcvit.hosts.credentials import load_credentials
+    from mpcvit.hosts.hardening import protect_memory
+    from mpcvit.hosts.peer import DEALER
+    from mpcvit.runtime.roles import resolve
 
+    protect_memory()
     key = load_private_key(key_folder)
-    context = load_credentials(tls, Role.DEALER).listening_context()
+    context = load_credentials(tls, DEALER).listening_context()
     limits = JobLimits(idle_s=3600 * idle_hours, jobs_per_minute=jobs_per_minute)
     table = JobTable(_place(records, key_folder), key, limits)
 

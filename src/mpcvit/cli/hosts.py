@@ -1,4 +1,4 @@
-"""`mpcvit certs`, `mpcvit serve` and `mpcvit predict`: private inference between two hosts."""
+"""`mpcvit serve` and `mpcvit predict`: private inference between two hosts."""
 
 import json
 from pathlib import Path
@@ -7,39 +7,38 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AnyModelFile, AsJson, print_json
+from mpcvit.cli.options import AsJson, print_json
 from mpcvit.cli.private import BatchSize, Pictures, RecordFile, tell
 from mpcvit.cli.stopping import until_stopped
+from mpcvit.errors import UserError
 from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, default_profile, load_profile
 
 if TYPE_CHECKING:
-    from mpcvit.runtime.serve import Visit
+    from mpcvit.runtime.visit import Visit
 
 TlsFolder = Annotated[
-    Path | None,
+    Path,
     typer.Option(
         "--tls",
         metavar="DIR",
-        help="Folder with this party's key and certificate, as `mpcvit certs` makes it. Needed "
-        "wherever an address is not on this machine.",
+        help="Folder with this host's key and certificate, as `mpcvit certs` makes it.",
     ),
 ]
-AllowPlaintext = Annotated[
+InsecureFirstParty = Annotated[
     bool,
     typer.Option(
-        "--allow-plaintext",
-        help="Do without --tls between machines: everyone on the way can read and change what "
-        "passes, and so learn every secret.",
+        "--insecure-first-party",
+        help="Allow a profile whose model owner makes the randomness, and could read every "
+        "image. For measurements between machines only.",
     ),
 ]
-
 HostsProfile = Annotated[
     str | None,
     typer.Option(
         "--profile",
         metavar="PROFILE",
-        help="Protocol, ring and limits: a TOML file, or the name of one that comes with mpcvit. "
-        f"{SECURE_DEFAULT} unless given, {DEALER_DEFAULT} with --dealer.",
+        help="Protocol, ring and limits: a TOML file, or the name of a profile that comes with "
+        f"mpcvit. The default is {SECURE_DEFAULT}, and {DEALER_DEFAULT} with --dealer.",
     ),
 ]
 DealerAddress = Annotated[
@@ -47,112 +46,106 @@ DealerAddress = Annotated[
     typer.Option(
         "--dealer",
         metavar="HOST:PORT",
-        help="Where `mpcvit dealer serve` listens, for a profile with a dealer.",
+        help="Address of `mpcvit dealer serve`, for a profile with a dealer.",
     ),
 ]
 DealerKey = Annotated[
     Path | None,
     typer.Option("--dealer-key", metavar="FILE", help="The dealer's public.pem."),
 ]
-
-
-@app.command()
-def certs(
-    out: Annotated[Path, typer.Option("--out", help="Folder to make.")] = Path("certs"),
-    hosts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--host",
-            help="Name or address at which the server is reached; repeat it for several. "
-            "localhost and 127.0.0.1 if none is given.",
-        ),
-    ] = None,
-    dealer_hosts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dealer-host",
-            help="Name or address at which the dealer is reached; makes a certificate for it too.",
-        ),
-    ] = None,
-    days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 365,
-    parties: Annotated[
-        str,
-        typer.Option("--for", metavar="NAMES", help="Whom to make certificates for."),
-    ] = "server,client",
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Replace what is there, the authority included."),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Make a private authority and a certificate for each of two parties.
-
-    Give the folder `server` to the host of the model and `client` to the host
-    of the images, each over a channel that you trust; `ca` goes to neither, and
-    is best kept offline. With --dealer-host there is a `dealer` too. One
-    authority serves one pair: whoever holds a certificate of it is believed.
-
-    Example: mpcvit certs --out certs --host model.example.org
-    """
-    from mpcvit.runtime.certificates import THIS_MACHINE, make_certificates, roles_named
-
-    issued = make_certificates(
-        out,
-        roles=roles_named(f"{parties},dealer" if dealer_hosts else parties),
-        hosts=hosts or THIS_MACHINE,
-        dealer_hosts=dealer_hosts or THIS_MACHINE,
-        days=days,
-        fresh=fresh,
-    )
-    if as_json:
-        print_json(
-            {
-                "folders": {name: str(folder) for name, folder in issued.folders.items()},
-                "fingerprints": issued.fingerprints,
-                "expires": issued.expires.isoformat(timespec="seconds"),
-            }
-        )
-        return
-    for name, folder in issued.folders.items():
-        print(f"{folder}  for the {name}, SHA-256 {issued.fingerprints[name]}")
-    print(f"{out / 'ca'}  the authority: keep it offline")
-    print(f"valid until {issued.expires:%Y-%m-%d %H:%M} UTC")
+METRICS = "127.0.0.1:9464"
 
 
 @app.command()
 def serve(
-    model_file: AnyModelFile,
+    model_file: Annotated[
+        Path | None,
+        typer.Argument(metavar="MODEL", help="Checkpoint, or folder of a lowered program."),
+    ] = None,
     listen: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", help="Where clients say hello."),
-    ],
-    tls: TlsFolder = None,
-    profile: HostsProfile = None,
-    link_port: Annotated[
-        int | None,
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address of the one port that clients dial."),
+    ] = None,
+    tls: Annotated[
+        Path | None,
         typer.Option(
-            min=1,
-            max=65535,
-            help="Port of the computation; by default the one above that of --listen.",
+            "--tls",
+            metavar="DIR",
+            help="Folder with the server's key and certificate, as `mpcvit certs` makes it.",
         ),
     ] = None,
+    profile: HostsProfile = None,
     dealer: DealerAddress = None,
     dealer_key: DealerKey = None,
-    allow_plaintext: AllowPlaintext = False,
-    max_clients: Annotated[
-        int | None, typer.Option(min=1, help="End after so many sessions.")
+    clients: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Sessions at the same time, each with a loaded model. The default is the number "
+            "of cores, at most 8.",
+            show_default=False,
+        ),
+    ] = 0,
+    queue: Annotated[int, typer.Option(min=0, help="Clients that may wait for a place.")] = 16,
+    max_images: Annotated[int, typer.Option(min=1, help="Images in one session.")] = 10_000,
+    max_batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 64,
+    max_images_per_day: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Images of one client in a day (UTC), which limits how much of the model it can "
+            "copy by asking. 0 means no limit.",
+        ),
+    ] = 0,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|URL",
+            help="Where images are counted: an SQLite file, or postgresql://USER@HOST/NAME for "
+            "several servers. The database then also holds the allowed clients.",
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address at which clients reach this very host, if a load balancer stands "
+            "before it.",
+        ),
+    ] = None,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT|none",
+            help="Address on this machine that shows numbers to Prometheus.",
+        ),
+    ] = METRICS,
+    status: Annotated[
+        bool,
+        typer.Option("--status", help="Print the numbers of the server that runs, and end."),
+    ] = False,
+    insecure_first_party: InsecureFirstParty = False,
+    max_sessions: Annotated[
+        int | None, typer.Option(min=1, help="End after this number of sessions.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Offer a model to clients on other hosts, one after another, until stopped.
+    """Offer a model to clients on other hosts, many at a time, until stopped.
 
-    Prints a line for each connection: who came, what it cost and how it ended.
-    The images stay with the client, and so does the result; the weights stay
-    here. The client learns the model's shape, architecture and class names.
+    One port is open. Clients dial it over TLS, each with a certificate that is on the
+    server's list. The command prints a line for each client: who came, the cost and how it
+    ended. The images and the result stay with the client, and the weights stay here. The
+    client learns the model's shape, architecture and class names.
 
-    Example: mpcvit serve model.safetensors --listen model.example.org:9000 --tls certs/server
+    Example: mpcvit serve model.safetensors --listen 0.0.0.0:9000 --tls certs/server
     """
+    if status:
+        _print_status(metrics, as_json=as_json)
+        return
+    if model_file is None or listen is None or tls is None:
+        raise UserError("name a model, --listen and --tls; `mpcvit serve --help` has an example")
     from mpcvit.runtime.run import default_for
+    from mpcvit.runtime.serve import ServeLimits
     from mpcvit.runtime.serve import serve as stage
 
     settings = load_profile(profile or default_for(model_file, dealer))
@@ -171,44 +164,63 @@ def serve(
             listen=listen,
             tls=tls,
             profile=settings,
-            link_port=link_port,
             dealer=dealer,
             dealer_key=dealer_key,
-            allow_plaintext=allow_plaintext,
-            max_clients=max_clients,
+            limits=ServeLimits(
+                clients=clients,
+                queue=queue,
+                max_images=max_images,
+                max_batch=max_batch,
+                max_images_per_day=max_images_per_day,
+            ),
+            state=state,
+            advertise=advertise,
+            metrics=None if metrics == "none" else metrics,
+            insecure_first_party=insecure_first_party,
+            max_sessions=max_sessions,
             stop=stop,
             started=started,
             log=log,
+            note=lambda sentence: typer.echo(f"note: {sentence}", err=True),
         )
+
+
+def _print_status(address: str, *, as_json: bool) -> None:
+    from mpcvit.runtime.metrics import read_status
+
+    numbers = read_status(address)
+    if as_json:
+        print_json(numbers)
+        return
+    width = max(map(len, numbers))
+    for name, value in sorted(numbers.items()):
+        print(f"{name.replace('_', ' '):{width}}  {value:,.0f}")
 
 
 @app.command()
 def predict(
     images: Pictures,
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where `mpcvit serve` listens.")],
-    listen: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="This host's address and a free port, which the server dials back.",
-        ),
-    ],
-    tls: TlsFolder = None,
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of `mpcvit serve`.")],
+    tls: TlsFolder,
     profile: HostsProfile = None,
     batch_size: BatchSize = 1,
     dealer: DealerAddress = None,
     dealer_key: DealerKey = None,
-    allow_plaintext: AllowPlaintext = False,
+    wait: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Longest time in the server's queue."),
+    ] = 600.0,
+    insecure_first_party: InsecureFirstParty = False,
     out: RecordFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Classify images privately with a model that another host serves.
 
-    The server does not see the images, and this host does not see the weights;
-    only this host learns the result. The profile must be the server's.
+    The server does not see the images, and this host does not see the weights. Only this
+    host learns the result. This host opens no port, and may be behind address translation.
+    The profile must be the server's.
 
-    Example: mpcvit predict photo.png --server model.example.org:9000 \
---listen 192.0.2.7:9001 --tls certs/client
+    Example: mpcvit predict photo.png --server model.example.org:9000 --tls certs/client
     """
     from mpcvit.data import list_pictures
 
@@ -222,13 +234,13 @@ def predict(
         result = stage(
             pictures,
             server=server,
-            listen=listen,
             tls=tls,
             profile=settings,
             batch_size=batch_size,
             dealer=dealer,
             dealer_key=dealer_key,
-            allow_plaintext=allow_plaintext,
+            wait_s=wait,
+            insecure_first_party=insecure_first_party,
             progress=progress,
         )
     tell(pictures, result, settings, out=out, as_json=as_json)

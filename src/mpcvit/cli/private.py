@@ -100,20 +100,23 @@ def tell(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Print what the data owner learnt and what it cost, and keep the record if asked to."""
+    """Print what the data owner learnt and what it cost; then write the record if asked to.
+
+    The answers come first, so that a full disk does not take them away.
+    """
     from mpcvit.report.live import console
 
-    if out is not None:
-        result.record.save(out)
     if as_json:
         print_json(_document(pictures, result))
-        return
-    notes = list(result.record.notes)
-    if result.resized:
-        notes.append(f"{result.resized} of {len(pictures)} images resized as in evaluation")
-    for note in notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
-    _print(pictures, result, profile.trust)
+    else:
+        notes = list(result.record.notes)
+        if result.resized:
+            notes.append(f"{result.resized} of {len(pictures)} images resized as in evaluation")
+        for note in notes:
+            console.print(f"note: {note}", highlight=False, soft_wrap=True)
+        _print(pictures, result, profile.trust)
+    if out is not None:
+        result.record.save(out)
 
 
 def _likeliest(result: "RunResult", index: int) -> list[tuple[str, float]]:

@@ -13,10 +13,7 @@ from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import Job
-from mpcvit.dealer.messages import name_of
-
-NAME = "dealer"
-"""The common name in a dealer's certificate."""
+from mpcvit.hosts.peer import DEALER, peer_of
 
 _RETRY_S = 0.3
 _MOST_ANSWER = 1 << 12
@@ -154,7 +151,7 @@ class DealerClient:
         except BaseException:
             plain.close()
             raise
-        if (name := name_of(line)) != NAME:
+        if (role := peer_of(line).role) != DEALER:
             line.close()
-            raise DealerError(f"the certificate at {self.address} is that of '{name}'")
+            raise DealerError(f"the certificate at {self.address} is that of a '{role}'")
         return line

@@ -22,7 +22,7 @@ class Served:
 
     time: str
     peer: str
-    certificate: str  # the role in it
+    certificate: str  # the name in it
     job: str = ""  # the beginning of its digest
     what: str = ""
     sent_bytes: int = 0

@@ -1,11 +1,9 @@
 """As much of HTTP/1.1 as parties, dealers and SPU's client speak with each other."""
 
-import hashlib
 import socket
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from mpcvit.dealer.errors import DealerError
 
@@ -74,24 +72,3 @@ def send(
     send_head(line, status, sum(map(len, pieces)), close=close)
     for piece in pieces:
         line.sendall(piece)
-
-
-def name_of(line: ssl.SSLSocket) -> str:
-    """The common name in the peer's certificate."""
-    subject: Any = (line.getpeercert() or {}).get("subject", ())
-    pairs = [pair for part in subject for pair in part]
-    return next((str(value) for name, value in pairs if name == "commonName"), "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """A certified party. The role says what it may ask; the fingerprint says who it is."""
-
-    role: str
-    fingerprint: str  # SHA-256 of the certificate, in hexadecimal
-
-
-def peer_of(line: ssl.SSLSocket) -> Peer:
-    """Return who is at the other end of a connection whose certificate was verified."""
-    certificate = line.getpeercert(binary_form=True) or b""
-    return Peer(role=name_of(line), fingerprint=hashlib.sha256(certificate).hexdigest())

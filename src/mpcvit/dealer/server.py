@@ -25,10 +25,11 @@ from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.job_reader import JobReader
 from mpcvit.dealer.limits import MOST_REQUEST_BYTES
 from mpcvit.dealer.log import Log, LogWriter, Visit
-from mpcvit.dealer.messages import Message, Peer, peer_of, read_message, send, send_head
+from mpcvit.dealer.messages import Message, read_message, send, send_head
 from mpcvit.dealer.operations import adjust
 from mpcvit.dealer.room import Room
 from mpcvit.dealer.table import JobTable
+from mpcvit.hosts.peer import Peer, peer_of
 
 _REQUEST_S = 10.0  # for TLS and the whole request
 _LOOK_UP_S = 0.5
@@ -136,7 +137,7 @@ class _Desk:
             line.settimeout(self._stall_s)
             line.do_handshake()
             peer = peer_of(line)
-            visit.certificate = peer.role
+            visit.certificate = peer.name
             self._answer(line, peer, visit)
         except ssl.SSLError as error:
             visit.ended = f"no TLS with an accepted certificate: {error.reason or error}"

@@ -19,9 +19,9 @@ from mpcvit.dealer import PARTIES, SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import Job, JobOutline
 from mpcvit.dealer.keys import PrivateKey
-from mpcvit.dealer.messages import Peer
 from mpcvit.dealer.operations import Seeds
 from mpcvit.errors import UserError
+from mpcvit.hosts.peer import Peer
 
 
 @dataclass(frozen=True, kw_only=True)

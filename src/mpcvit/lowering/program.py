@@ -190,7 +190,8 @@ class SecureProgram:
 
 
 def _shapes(weights: Weights) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(leaf.shape) for name, leaf in flatten_dict(weights, sep=".").items()}
+    leaves: dict[str, Any] = flatten_dict(weights, sep=".")
+    return {name: tuple(leaf.shape) for name, leaf in leaves.items()}
 
 
 Model: TypeAlias = Checkpoint | SecureProgram

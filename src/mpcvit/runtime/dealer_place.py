@@ -8,8 +8,8 @@ from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_public_key
 from mpcvit.errors import UserError
+from mpcvit.hosts.credentials import Credentials
 from mpcvit.runtime.roles import Address
-from mpcvit.runtime.tls import Credentials
 
 
 def require_known_spu() -> None:
@@ -38,7 +38,7 @@ class DealerPlace:
         return DealerClient(
             address=self.address,
             fingerprint=load_public_key(self.key).fingerprint,
-            context=Credentials(folder=Path(self.tls)).dialling_context(),
+            context=Credentials(folder=Path(self.tls)).dealer_context(),
             patience_s=patience_s,
             dialled=self.dialled,
         )

@@ -10,10 +10,11 @@ from typing import Any
 
 from spu import libspu
 
+from mpcvit.hosts.credentials import Credentials
 from mpcvit.profile import Limits, Protocol
 from mpcvit.runtime.errors import PartyError
-from mpcvit.runtime.roles import Address, Role, require_free, roles_of
-from mpcvit.runtime.tls import Credentials
+from mpcvit.runtime.roles import Address, Role, is_this_machine, resolve, roles_of
+from mpcvit.runtime.sockets import UNIX
 
 
 class Channel:
@@ -103,13 +104,14 @@ def connect(
 ) -> Channel:
     """Listen on the own address, dial the others', and wait until all are there.
 
-    `session` is a name that all parties were told; messages of any other are
-    ignored. With credentials, nothing is sent but to a peer whose certificate
-    the same authority signed. SPU's end of a TLS connection also takes messages
-    without TLS, so that there the session's name must be a secret of the parties.
+    `session` is a name that all parties know; messages of any other are ignored.
+    SPU's link never faces a network: every address is a socket in a folder or on
+    loopback, and `tunnel.py` carries its bytes between hosts. With `credentials`
+    the link encrypts by itself, for benchmarks that compare the two.
     """
     roles = roles_of(protocol)
-    require_free(addresses[role])
+    for address in addresses.values():
+        _require_local(address)
     description = _describe(limits, session)
     if credentials is not None:
         _encrypt(description, credentials)
@@ -119,7 +121,7 @@ def connect(
         context = libspu.link.create_brpc(description, roles.index(role))
     except RuntimeError as error:
         raise PartyError(
-            f"no connection to {_listed(roles, role, addresses)} within {limits.connect_s:g} s"
+            f"no connection to {_listed(roles, role)} within {limits.connect_s:g} s"
         ) from error
     return Channel(context, roles, role, limits.silence_s)
 
@@ -185,7 +187,10 @@ def _encrypt(description: Any, credentials: Credentials) -> None:
         options.verify.verify_depth = 1  # 0 would check nothing
 
 
-def _listed(roles: tuple[Role, ...], role: Role, addresses: Mapping[Role, Address]) -> str:
-    return " and ".join(
-        f"the {member.value} ({addresses[member]})" for member in roles if member is not role
-    )
+def _require_local(address: Address) -> None:
+    if not address.startswith(UNIX) and not is_this_machine(resolve(address)[0]):
+        raise PartyError(f"SPU's link must stay on this machine, and {address} leaves it")
+
+
+def _listed(roles: tuple[Role, ...], role: Role) -> str:
+    return " and ".join(f"the {member.value}" for member in roles if member is not role)

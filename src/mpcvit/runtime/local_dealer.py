@@ -15,11 +15,13 @@ from pathlib import Path
 from mpcvit.dealer.keys import PUBLIC_FILE, load_private_key, make_keys
 from mpcvit.dealer.server import serve_dealer
 from mpcvit.dealer.table import JobLimits, JobTable
-from mpcvit.runtime.certificates import make_certificates
+from mpcvit.hosts.certificates import make_certificates
+from mpcvit.hosts.credentials import Credentials
+from mpcvit.hosts.hardening import protect_memory
+from mpcvit.hosts.peer import CLIENT, DEALER, SERVER
 from mpcvit.runtime.child import Child
 from mpcvit.runtime.dealer_place import DealerPlace
-from mpcvit.runtime.roles import Address, Role
-from mpcvit.runtime.tls import CERTIFIED, Credentials
+from mpcvit.runtime.roles import CERTIFIED, Address, Role
 
 
 class LocalDealer(Child):
@@ -28,8 +30,7 @@ class LocalDealer(Child):
     def __init__(self, folder: Path, *, workers: int = 1) -> None:
         self._folder = folder
         make_keys(folder / "keys")
-        roles = (Role.MODEL_OWNER, Role.DATA_OWNER, Role.DEALER)
-        make_certificates(folder / "certs", roles=roles, days=2)
+        make_certificates(folder / "certs", names=(SERVER, CLIENT, DEALER), days=2)
         super().__init__(
             "mpcvit.runtime.local_dealer",
             *(str(folder), str(workers)),
@@ -53,10 +54,11 @@ class LocalDealer(Child):
 
 def main() -> None:
     """Serve from a folder, in so many processes, until standard input ends."""
+    protect_memory()
     folder, workers = Path(sys.argv[1]), int(sys.argv[2])
     key = load_private_key(folder / "keys")
     table = JobTable(folder / "jobs.sqlite", key, JobLimits(jobs_per_minute=10_000))
-    credentials = Credentials(folder=folder / "certs" / CERTIFIED[Role.DEALER])
+    credentials = Credentials(folder=folder / "certs" / DEALER)
     listener = socket.create_server(("127.0.0.1", 0))
     print(json.dumps("{}:{}".format(*listener.getsockname())), flush=True)
     stop = threading.Event()

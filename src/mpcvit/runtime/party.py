@@ -9,6 +9,7 @@ ends itself, so that none is left over.
 import contextlib
 import json
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -16,13 +17,15 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
 from mpcvit.data import make_inputs
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
+from mpcvit.hosts.credentials import Credentials
+from mpcvit.hosts.hardening import protect_memory
 from mpcvit.lowering.program import Model, load_model
 from mpcvit.plain import from_plain
 from mpcvit.profile import Profile
@@ -32,11 +35,11 @@ from mpcvit.runtime.events import Event
 from mpcvit.runtime.link import connect
 from mpcvit.runtime.probe import measure_component
 from mpcvit.runtime.roles import Role
-from mpcvit.runtime.session import Report, classify, help_others, offer_model
-from mpcvit.runtime.tls import Credentials
+from mpcvit.runtime.session import Report, Request, classify, help_others, offer_model
 
 
 def main() -> None:
+    protect_memory()
     control = socket.socket(fileno=int(sys.argv[1]))
     lines = control.makefile("rb")
     lock = threading.Lock()
@@ -46,13 +49,16 @@ def main() -> None:
             control.sendall(json.dumps(event).encode() + b"\n")
 
     try:
-        job = _read_line(lines)
-        model = _load_model(job)
+        if (job := _read_line(lines)) is None:
+            _exit(1)
+        scratch = Path(job["scratch"])
+        model, images = _load_model(job), _load_images(job)
         report({"event": "ready"})
-        meeting = _read_line(lines)
-        watcher = threading.Thread(target=_end_with_supervisor, args=(lines,), daemon=True)
+        if (meeting := _read_line(lines)) is None:
+            _abandon(scratch)
+        watcher = threading.Thread(target=_end_with_supervisor, args=(lines, scratch), daemon=True)
         watcher.start()
-        take_part(job, model, meeting, report)
+        take_part(job, model, images, meeting, report)
         # the others' last receipts must find this process, or theirs would come down
         watcher.join()
     except UserError as error:
@@ -69,13 +75,13 @@ def main() -> None:
 def take_part(
     job: Mapping[str, Any],
     model: Model | None,
+    images: Any,
     meeting: Mapping[str, Any],
     report: Report,
 ) -> None:
     """Do a role's part. A job holds the secrets' places of its own role, and no other's."""
     role = Role(job["role"])
     profile = from_plain(Profile, meeting["profile"], "profile")
-    folder = job.get("tls")
     started = time.perf_counter()
     channel = connect(
         role,
@@ -83,18 +89,21 @@ def take_part(
         {Role(name): address for name, address in meeting["addresses"].items()},
         profile.limits,
         meeting["session"],
-        Credentials(folder=Path(folder)) if folder else None,
+        Credentials(folder=Path(meeting["tls"])) if "tls" in meeting else None,
     )
     report({"event": "connected", "connect_s": time.perf_counter() - started})
     dealer = DealerPlace(**job["dealer"]) if "dealer" in job else None
     if "component" in job:
         measure_component(channel, profile, job["component"], job["shape"], report)
     elif model is not None:
-        offer_model(channel, profile, model, report, dealer)
+        announced = None
+        if "images" in meeting:
+            announced = Request(images=meeting["images"], batch_size=meeting["batch_size"])
+        offer_model(channel, profile, model, report, dealer, announced)
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
-            inputs = make_inputs(_read_images(job["images"]), card.model, card.data)
+            inputs = make_inputs(images, card.model, card.data)
             report({"event": "inputs", "resized": inputs.resized})
             return inputs.images
 
@@ -110,26 +119,31 @@ def _load_model(job: Mapping[str, Any]) -> Model | None:
     return load_model(Path(job["model"])) if "model" in job else None
 
 
-def _read_images(places: Any) -> Any:
-    """A list of picture files, or one file with an array of pictures."""
-    if isinstance(places, list):
-        return places
-    return np.load(places, allow_pickle=False)
+def _load_images(job: Mapping[str, Any]) -> Any:
+    """Return a list of picture files, or an array of pictures."""
+    source = job.get("images")
+    return np.load(source, allow_pickle=False) if isinstance(source, str) else source
 
 
-def _read_line(lines: BinaryIO) -> dict[str, Any]:
-    if not (line := lines.readline()).endswith(b"\n"):
-        _exit(1)
-    return json.loads(line)
+def _read_line(lines: BinaryIO) -> dict[str, Any] | None:
+    """Return the supervisor's next message, or None if the supervisor is gone."""
+    line = lines.readline()
+    return json.loads(line) if line.endswith(b"\n") else None
 
 
-def _end_with_supervisor(lines: BinaryIO) -> None:
+def _end_with_supervisor(lines: BinaryIO, scratch: Path) -> None:
     with contextlib.suppress(OSError):
         lines.read(1)
+    _abandon(scratch)
+
+
+def _abandon(scratch: Path) -> NoReturn:
+    """End without a supervisor, and leave nothing of the run on disk."""
+    shutil.rmtree(scratch, ignore_errors=True)
     _exit(1)
 
 
-def _exit(code: int) -> None:
+def _exit(code: int) -> NoReturn:
     """At once: a link whose peer is gone would otherwise wait, or bring the process down."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -6,82 +6,97 @@ from pathlib import Path
 import numpy as np
 
 from mpcvit.errors import UserError
+from mpcvit.hosts.credentials import load_credentials
+from mpcvit.hosts.peer import CLIENT
 from mpcvit.lowering.engine import with_engine
 from mpcvit.profile import Profile, default_profile, load_profile
+from mpcvit.runtime.control import Hello
+from mpcvit.runtime.dialler import ServerLine
 from mpcvit.runtime.events import Journal, Progress
-from mpcvit.runtime.hosts import find_dealer, require_for_two_hosts, require_protected, told
-from mpcvit.runtime.processes import PartyProcess, wait_until_ready, watch
-from mpcvit.runtime.rendezvous import Hello, Watchdog, dial
-from mpcvit.runtime.roles import Address, Role, is_this_machine, require_free, resolve
+from mpcvit.runtime.frames import FrameChecker
+from mpcvit.runtime.hosts import (
+    dealer_arguments,
+    find_dealer,
+    require_engine,
+    require_for_two_hosts,
+)
+from mpcvit.runtime.processes import PartyProcess, own_address, wait_until_ready, watch
+from mpcvit.runtime.roles import Address, Role, resolve, roles_of
 from mpcvit.runtime.run import Images, RunResult, list_images, make_result, own_images
+from mpcvit.runtime.sockets import unix_address
 from mpcvit.runtime.terms import terms_of
-from mpcvit.runtime.tls import load_credentials
 
 
 def predict(
     images: Images,
     *,
     server: Address,
-    listen: Address,
-    tls: str | Path | None = None,
+    tls: str | Path,
     profile: str | Path | Profile | None = None,
     batch_size: int = 1,
     dealer: Address | None = None,
     dealer_key: str | Path | None = None,
-    allow_plaintext: bool = False,
+    insecure_first_party: bool = False,
+    wait_s: float = 600.0,
     progress: Progress = lambda what, done, total: None,
 ) -> RunResult:
     """Classify images privately: the server does not see them, nor this host the weights.
 
-    `images` are files, a folder, or uint8 arrays [height, width, channel].
-    `listen` is this host's address, which the server dials back. `tls` is a
-    folder with this party's certificate; without it, both addresses must be
-    on this machine, unless `allow_plaintext`. `dealer` and `dealer_key` name
-    the dealer, where the profile has one; with one, the profile is
-    `semi2k-dealer` unless given, and else `cheetah`. A lowered program's
-    engine is the server's to say: ring, fraction bits and truncation.
+    `images` are files, a folder, or uint8 arrays [height, width, channel]. `tls` is the
+    client's folder that `mpcvit certs` made. This host opens no port: it dials the server,
+    and the dealer if there is one. `dealer` and `dealer_key` name the dealer; with one,
+    the profile is `semi2k-dealer` unless given, and `cheetah` otherwise. The server of a
+    lowered program decides ring, fraction bits and truncation, within safe bounds.
+    `wait_s` limits the time in the server's queue.
     """
     settings = load_profile(profile or default_profile(dealer))
-    require_for_two_hosts(settings)
+    require_for_two_hosts(settings, [resolve(server)[0]], insecure_first_party=insecure_first_party)
     if batch_size < 1:
         raise UserError(f"batch_size must be positive, not {batch_size}")
-    credentials = None if tls is None else load_credentials(tls, Role.DATA_OWNER)
-    require_protected(
-        [listen, server], encrypted=credentials is not None, allow_plaintext=allow_plaintext
-    )
-    host, port = resolve(listen)
-    server_host, _ = resolve(server)
-    if is_this_machine(host) and not is_this_machine(server_host):
-        raise UserError(f"the server cannot dial {listen}; listen on an address that it reaches")
-    require_free(f"{host}:{port}")
+    credentials = load_credentials(tls, CLIENT)
     pictures = list_images(images)
-    place = find_dealer(settings, dealer, dealer_key, credentials)
+    endpoint = find_dealer(settings, dealer, dealer_key, credentials)
     journal = Journal(progress)
     progress("connecting", 0, 1)
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
+        folder = Path(name)
         own = {
-            **own_images(pictures, Path(name)),
+            **own_images(pictures),
             "batch_size": batch_size,
-            **told(credentials, place),
+            **dealer_arguments(endpoint),
         }
-        with PartyProcess(Role.DATA_OWNER, own, Path(name) / "data_owner") as party:
+        line = ServerLine(
+            server,
+            credentials,
+            connect_s=settings.limits.connect_s,
+            wait_s=wait_s,
+            waiting=lambda place: progress(_in_queue(place), 0, 1),
+        )
+        with PartyProcess(Role.DATA_OWNER, own, folder) as party, line:
             wait_until_ready(party, settings, journal)
-            hello = Hello(terms=terms_of(settings), link_port=port)
-            line, answer = dial(server, host, hello, credentials, settings.limits.connect_s)
-            with line:
-                addresses = {
-                    Role.MODEL_OWNER: f"{server_host}:{answer.link_port}",
-                    Role.DATA_OWNER: f"{host}:{port}",
-                }
-                settings = with_engine(settings, answer.engine)
-                party.meet(addresses, answer.session, settings)
-                watchdog = Watchdog(line, f"the server at {server} ended the session")
+            hello = Hello(
+                terms=terms_of(settings),
+                images=len(pictures),
+                batch_size=min(batch_size, len(pictures)),
+            )
+            answer = line.open(hello)
+            require_engine(answer.engine)
+            settings = with_engine(settings, answer.engine)
+            tunnel = unix_address(folder / "tunnel.sock")
+            peer_rank = roles_of(settings.protocol).index(Role.MODEL_OWNER)
+            checker = FrameChecker(peer_rank=peer_rank, session=answer.session)
+            line.carry(own_address(folder), tunnel, checker)
+            party.meet({Role.MODEL_OWNER: tunnel}, answer.session, settings)
 
-                def is_enough() -> bool:
-                    """A farewell of the server's party that got lost is no loss."""
-                    return watchdog.other_is_done and journal.knows(Role.DATA_OWNER, "result")
+            def is_enough() -> bool:
+                """Return whether only a farewell of the server's party is missing."""
+                return line.server_is_done and journal.knows(Role.DATA_OWNER, "result")
 
-                watch([party], settings, journal, watchdog.check, is_enough)
-                watchdog.part()
+            watch([party], settings, journal, line.check, is_enough)
+            line.end()
     logits = np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
     return make_result(journal, logits, settings, roles=[Role.DATA_OWNER], transport="hosts")
+
+
+def _in_queue(place: int) -> str:
+    return f"waiting, place {place} in the queue" if place else "waiting, the queue is full"

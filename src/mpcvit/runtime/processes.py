@@ -27,8 +27,13 @@ from mpcvit.profile import Dealer, Profile
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.events import Event, Journal
 from mpcvit.runtime.local_dealer import LocalDealer
-from mpcvit.runtime.roles import Address, Role, free_addresses, roles_of
+from mpcvit.runtime.roles import Address, Role, roles_of
+from mpcvit.runtime.sockets import UNIX, unix_address
 from mpcvit.runtime.wan import Relay, Route
+
+OWN_SOCKET = "own.sock"
+INHERITED = "descriptors"
+"""Names the open files that a party takes over, in the mapping of what it owns."""
 
 
 def run_processes(
@@ -42,23 +47,34 @@ def run_processes(
     session = secrets.token_hex(16)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-")))
-        listening = dict(zip(roles, free_addresses(len(roles)), strict=True))
+        listening = {role: own_address(folder / _folder_name(role)) for role in roles}
         dealer = None
         if profile.dealer is Dealer.THIRD_PARTY:
-            dealer = stack.enter_context(LocalDealer(folder))
+            dealer = stack.enter_context(LocalDealer(folder / "dealer"))
             listening[Role.DEALER] = dealer.address
+        parties = []
+        for role in roles:
+            (folder / _folder_name(role)).mkdir()
         dialled = _dialled(listening, profile, stack)
         if dealer is not None:
             own = _with_dealer(own, dealer, dialled)
-        parties = [
-            stack.enter_context(PartyProcess(role, own.get(role, {}), folder / role.name.lower()))
-            for role in roles
-        ]
+        for role in roles:
+            party = PartyProcess(role, own.get(role, {}), folder / _folder_name(role), folder)
+            parties.append(stack.enter_context(party))
         for party in parties:
-            addresses = {role: dialled[party.role][role] for role in roles}
-            party.meet(addresses, session, profile)
+            peers = {role: dialled[party.role][role] for role in roles if role is not party.role}
+            party.meet(peers, session, profile)
         watch(parties, profile, journal)
     return np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
+
+
+def _folder_name(role: Role) -> str:
+    return role.name.lower()
+
+
+def own_address(folder: Path) -> Address:
+    """Return where the party that works in a folder listens."""
+    return unix_address(folder / OWN_SOCKET)
 
 
 def _with_dealer(
@@ -98,18 +114,21 @@ def _dialled(
 class PartyProcess:
     """A party, its line to this process, and a folder for what SPU writes.
 
-    It loads what it owns, and waits to be told where and how the parties meet.
+    It loads what it owns, and waits for where and how the parties meet. If this process
+    dies, the party removes `scratch`, which is its own folder unless given, and ends.
     """
 
-    def __init__(self, role: Role, own: Mapping[str, Any], folder: Path) -> None:
+    def __init__(
+        self, role: Role, own: Mapping[str, Any], folder: Path, scratch: Path | None = None
+    ) -> None:
         self.role = role
-        folder.mkdir()
+        inherited = own.get(INHERITED, [])
         self._folder = folder
         self.control, theirs = socket.socketpair()
         with (folder / "party.log").open("wb") as log, theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "mpcvit.runtime.party", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *inherited],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -122,12 +141,33 @@ class PartyProcess:
                     "JAX_PLATFORMS": "cpu",
                 },
             )
+        for descriptor in inherited:
+            os.close(descriptor)
         self._unread = b""
-        self._tell({"role": role.value, **own})
+        self._tell({"role": role.value, "scratch": str(scratch or folder), **own})
 
-    def meet(self, addresses: Mapping[Role, Address], session: str, profile: Profile) -> None:
-        """Send the party to the others; `session` is a name that all are told."""
-        self._tell({"addresses": dict(addresses), "session": session, "profile": to_plain(profile)})
+    def meet(
+        self,
+        peers: Mapping[Role, Address],
+        session: str,
+        profile: Profile,
+        **terms: Any,
+    ) -> None:
+        """Send the party to its peers, under a session's name that all of them know.
+
+        Sockets get short names in the party's folder: SPU takes no long ones.
+        """
+        addresses = {self.role: unix_address(Path(OWN_SOCKET))}
+        for role, address in peers.items():
+            name = f"{_folder_name(role)}.sock"
+            if address.startswith(UNIX):
+                (self._folder / name).symlink_to(address.removeprefix(UNIX))
+                addresses[role] = unix_address(Path(name))
+            else:
+                addresses[role] = address
+        self._tell(
+            {"addresses": addresses, "session": session, "profile": to_plain(profile), **terms}
+        )
 
     def _tell(self, document: Mapping[str, Any]) -> None:
         # a party that has died is noticed when its events end

@@ -7,6 +7,7 @@ from contextlib import suppress
 from enum import Enum
 
 from mpcvit.errors import UserError
+from mpcvit.hosts.peer import CLIENT, DEALER, SERVER
 from mpcvit.profile import Protocol
 
 Address = str
@@ -22,6 +23,10 @@ class Role(str, Enum):
     DATA_OWNER = "data owner"
     HELPER = "helper"  # nothing; ABY3 needs a third
     DEALER = "dealer"  # randomness for SEMI2K; takes no part in the computation itself
+
+
+CERTIFIED = {Role.MODEL_OWNER: SERVER, Role.DATA_OWNER: CLIENT, Role.DEALER: DEALER}
+"""The role in the certificate of each party's host."""
 
 
 def roles_of(protocol: Protocol) -> tuple[Role, ...]:
@@ -59,16 +64,8 @@ def split_address(address: Address) -> tuple[str, int]:
     return host, int(port)
 
 
-def require_free(address: Address) -> None:
-    """Say in time, and in a sentence, what SPU would say in a stack trace."""
-    try:
-        socket.create_server(split_address(address)).close()
-    except OSError as error:
-        raise UserError(f"cannot listen on {address}: {error.strerror or error}") from error
-
-
 def resolve(address: Address) -> tuple[str, int]:
-    """An address as numbers; SPU's link speaks IPv4.
+    """Return an address as numbers (IPv4).
 
     >>> resolve("localhost:9000")
     ('127.0.0.1', 9000)

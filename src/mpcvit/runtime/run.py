@@ -1,5 +1,6 @@
 """`mpcvit.run`: classify images privately, with both parties on this machine."""
 
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from mpcvit.lowering.engine import EngineChoice, read_engine, with_engine
 from mpcvit.profile import DEALER_DEFAULT, Profile, default_profile, load_profile
 from mpcvit.run_record import RunRecord
 from mpcvit.runtime.events import Journal, Progress, make_record
-from mpcvit.runtime.processes import run_processes
+from mpcvit.runtime.processes import INHERITED, run_processes
 from mpcvit.runtime.roles import Address, Role, roles_of
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _run_apart(
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
         own = {
             Role.MODEL_OWNER: own_model(model, Path(name)),
-            Role.DATA_OWNER: {**own_images(images, Path(name)), "batch_size": batch_size},
+            Role.DATA_OWNER: {**own_images(images), "batch_size": batch_size},
         }
         return run_processes(own, profile, journal)
 
@@ -166,12 +167,18 @@ def own_model(model: AnyModel, folder: Path) -> dict[str, Any]:
     return {"model": str(folder / "model")}
 
 
-def own_images(images: list[Path] | np.ndarray, folder: Path) -> dict[str, Any]:
-    """Where a data owner's process finds its images."""
+def own_images(images: list[Path] | np.ndarray) -> dict[str, Any]:
+    """Return where a data owner's process finds its images.
+
+    Arrays go into a file in memory that has no name, so that nothing is left of it when
+    this process ends, however it ends.
+    """
     if not isinstance(images, np.ndarray):
         return {"images": [str(path.absolute()) for path in images]}
-    np.save(folder / "images.npy", images, allow_pickle=False)
-    return {"images": str(folder / "images.npy")}
+    descriptor = os.memfd_create("images")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        np.save(file, images, allow_pickle=False)
+    return {"images": f"/proc/self/fd/{descriptor}", INHERITED: [descriptor]}
 
 
 def _loaded(model: AnyModel) -> "Model":

@@ -1,146 +1,147 @@
-"""`mpcvit.serve`: offer a model to one client after another.
+"""`mpcvit.serve`: offer a model to many clients through one port.
 
-This process holds the port, hears clients out and keeps the log. The model's
-party is a process of its own, one for each client, loaded in advance and
-supervised: whatever a client does to it, the next one finds another.
+This process holds the port, the log and the tunnels. Each session has a party of its own
+behind it: a process that was loaded in advance, in a folder that nobody else may enter.
 """
 
-import json
+import asyncio
+import os
+import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
+from mpcvit.hosts.allowed import read_allowed
+from mpcvit.hosts.credentials import Credentials, ListeningContext, load_credentials
+from mpcvit.hosts.door import Door, DoorLimits, Guest
+from mpcvit.hosts.peer import CLIENT, SERVER, Peer
 from mpcvit.lowering.engine import EngineChoice, with_engine
 from mpcvit.profile import Profile, load_profile
-from mpcvit.runtime.errors import PartyError
-from mpcvit.runtime.events import Journal
-from mpcvit.runtime.hosts import find_dealer, require_for_two_hosts, require_protected, told
-from mpcvit.runtime.processes import PartyProcess, wait_until_ready, watch
-from mpcvit.runtime.rendezvous import Answer, Hello, Line, Verdict, Watchdog, accept
-from mpcvit.runtime.roles import Address, Role, require_free, resolve
+from mpcvit.runtime.control import Answer, Hello, Join, Verdict, encode, read_first
+from mpcvit.runtime.conversation import Conversation
+from mpcvit.runtime.hosts import dealer_arguments, find_dealer, require_for_two_hosts
+from mpcvit.runtime.metrics import ServerMetrics
+from mpcvit.runtime.pool import Pool, StandbyParty, Waiter
+from mpcvit.runtime.quota import State, default_state, open_state, today
+from mpcvit.runtime.roles import Address, Role, resolve, split_address
 from mpcvit.runtime.run import AnyModel, default_for, engine_of, own_model
+from mpcvit.runtime.server_session import ServerSession
 from mpcvit.runtime.terms import Terms, difference, terms_of
-from mpcvit.runtime.tls import Credentials, load_credentials
+from mpcvit.runtime.visit import Visit, Visitor
 
-_HELLO_S = 10.0  # for TLS and the hello
-_MOST_STRANGERS = 32  # connections that have not yet said hello
-_LOOK_UP_S = 0.5
+_TICK_S = 0.2
+_REFRESH_S = 5.0
+_PLACE_EVERY_S = 5.0
+_RETRY_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visit:
-    """A line of the log: who came, what it cost, how it ended. Never a share or a value."""
+class ServeLimits:
+    """How much clients may ask of a server; zero means no limit."""
 
-    time: str
-    peer: Address
-    certificate: str  # the name in it
-    images: int = 0
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    exchanges: int = 0
-    seconds: float
-    ended: str  # "done", or why not
+    clients: int = 0  # sessions at the same time; 0: as many as there are cores, at most 8
+    queue: int = 16  # clients that wait for a place
+    max_images: int = 10_000  # in one session
+    max_batch: int = 64
+    max_images_per_day: int = 0  # of one client
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def __post_init__(self) -> None:
+        if min(self.clients, self.queue, self.max_images_per_day) < 0:
+            raise UserError("limits must not be negative")
+        if min(self.max_images, self.max_batch) < 1:
+            raise UserError("a session needs at least one image")
 
-    def __str__(self) -> str:
-        """
-        >>> print(Visit(time="now", peer="10.0.0.1:5", certificate="", seconds=1.5, ended="done"))
-        now peer=10.0.0.1:5 certificate="" images=0 sent_bytes=0 received_bytes=0 exchanges=0 \
-seconds=1.5 ended="done"
-        """
-        rest = (name for name in self.to_dict() if name != "time")
-        return " ".join([self.time, *(f"{name}={self._shown(name)}" for name in rest)])
-
-    def _shown(self, name: str) -> str:
-        value = getattr(self, name)
-        return json.dumps(value) if name in ("certificate", "ended") else str(value)
+    @property
+    def places(self) -> int:
+        return self.clients or min(8, os.cpu_count() or 1)
 
 
 def serve(
     model: AnyModel,
     *,
     listen: Address,
-    tls: str | Path | None = None,
+    tls: str | Path,
     profile: str | Path | Profile | None = None,
-    link_port: int | None = None,
     dealer: Address | None = None,
     dealer_key: str | Path | None = None,
-    allow_plaintext: bool = False,
-    max_clients: int | None = None,
+    limits: ServeLimits | None = None,
+    state: str | Path | None = None,
+    advertise: Address | None = None,
+    metrics: Address | None = None,
+    insecure_first_party: bool = False,
+    max_sessions: int | None = None,
     stop: threading.Event | None = None,
     started: Callable[[], None] = lambda: None,
     log: Callable[[Visit], None] = lambda visit: None,
+    note: Callable[[str], None] = lambda sentence: None,
 ) -> None:
-    """Offer a model to one client after another, until `stop` is set.
+    """Offer a model to clients until `stop` is set.
 
-    Clients say hello at `listen`; the computation takes place on `link_port`, by
-    default the one above. `tls` is a folder with this party's certificate;
-    without it, `listen` must be on this machine, unless `allow_plaintext`.
-    `dealer` and `dealer_key` name the dealer, where the profile has one. Unless
-    given, the profile is `semi2k-dealer` with a dealer and for a program that
-    was lowered for SEMI2K, and else `cheetah`.
-    Returns by itself only after `max_clients` sessions. `started` is called once
-    clients may come, and `log` with every visit.
+    `listen` is the one port that is open. `tls` is the server's folder that `mpcvit certs`
+    made; its `allowed.txt` lists the clients, and is read again on SIGHUP. `dealer` and
+    `dealer_key` name the dealer if the profile has one. Unless given, the profile is
+    `semi2k-dealer` with a dealer and for a program that was lowered for SEMI2K, and
+    `cheetah` otherwise.
+    `state` is an SQLite file or a postgresql:// address that counts images by client and
+    day; a PostgreSQL database also holds the allowed clients. `advertise` is where a
+    session's further connections reach this very host, behind a load balancer. `metrics`
+    is an address of this machine that shows numbers to Prometheus.
+    `started` is called when clients may come, `log` with every visit, and `note` with
+    what an administrator should know. Returns by itself only after `max_sessions`.
     """
+    limits = limits or ServeLimits()
     named, engine = load_profile(profile or default_for(model, dealer)), engine_of(model)
     settings = with_engine(named, engine)
-    require_for_two_hosts(settings)
-    credentials = None if tls is None else load_credentials(tls, Role.MODEL_OWNER)
-    require_protected([listen], encrypted=credentials is not None, allow_plaintext=allow_plaintext)
     host, port = resolve(listen)
-    link_port = port + 1 if link_port is None else link_port
-    if not 0 < link_port < 2**16 or link_port == port:
-        raise UserError(f"the link port must be a free one below 65536, not {link_port}")
-    require_free(f"{host}:{link_port}")
-    place = find_dealer(settings, dealer, dealer_key, credentials)
-    try:
-        listener = socket.create_server((host, port))
-    except OSError as error:
-        raise UserError(f"cannot listen on {listen}: {error.strerror or error}") from error
-    with listener, tempfile.TemporaryDirectory(prefix="mpcvit-") as name:
+    require_for_two_hosts(settings, [host], insecure_first_party=insecure_first_party)
+    credentials = load_credentials(tls, SERVER)
+    if advertise:
+        split_address(advertise)
+    endpoint = find_dealer(settings, dealer, dealer_key, credentials)
+    with ExitStack() as stack:
+        folder = Path()
+        if not isinstance(model, str | Path):  # parties load it from a file
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="mpcvit-")))
+        own = {**own_model(model, folder), **dealer_arguments(endpoint)}
+        numbers = ServerMetrics()
+        if metrics:
+            numbers.serve(metrics)
+            stack.callback(numbers.close)
+        try:
+            listener = stack.enter_context(socket.create_server((host, port), backlog=512))
+        except OSError as error:
+            raise UserError(f"cannot listen on {listen}: {error.strerror or error}") from error
         server = _Server(
-            own={**own_model(model, Path(name)), **told(credentials, place)},
+            own=own,
             profile=settings,
-            # as named, as the client's are, who learns of the engine from the answer
+            # as named, since the client learns the engine from the answer
             terms=terms_of(named),
             engine=engine,
             credentials=credentials,
-            link=(host, link_port),
-            max_clients=max_clients,
+            limits=limits,
+            state=open_state(
+                state or (default_state() if limits.max_images_per_day else ":memory:")
+            ),
+            advertise=advertise or "",
+            metrics=numbers,
+            max_sessions=max_sessions,
             stop=stop or threading.Event(),
             log=log,
+            note=note,
         )
-        server.run(listener, started)
+        asyncio.run(server.run(listener, started))
 
 
-class _Attendant:
-    """A party that has the model and waits for a client."""
-
-    def __init__(self, own: dict[str, Any]) -> None:
-        self.journal = Journal()
-        self._stack = ExitStack()
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-"))
-        party = PartyProcess(Role.MODEL_OWNER, own, Path(folder) / "model_owner")
-        self.party = self._stack.enter_context(party)
-
-    @property
-    def is_alive(self) -> bool:
-        return self.party.process.poll() is None
-
-    def close(self) -> None:
-        self._stack.close()
+def _state_for(limits: ServeLimits) -> str | Path:
+    """Return where images are counted: nothing is written unless there is a budget."""
+    return default_state() if limits.max_images_per_day else ":memory:"
 
 
 class _Server:
@@ -151,153 +152,282 @@ class _Server:
         profile: Profile,
         terms: Terms,
         engine: EngineChoice | None,
-        credentials: Credentials | None,
-        link: tuple[str, int],
-        max_clients: int | None,
+        credentials: Credentials,
+        limits: ServeLimits,
+        state: State,
+        advertise: Address,
+        metrics: ServerMetrics,
+        max_sessions: int | None,
         stop: threading.Event,
         log: Callable[[Visit], None],
+        note: Callable[[str], None],
     ) -> None:
-        self._own, self._profile = own, profile
-        self._terms, self._engine = terms, engine
-        self._context = None if credentials is None else credentials.listening_context()
-        self._link_host, self._link_port = link
-        self._clients_left = max_clients
-        self._stop, self._log = stop, log
-        self._log_lock = threading.Lock()
-        self._turn = threading.Lock()  # held by the one client that is served
-        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
-        self._attendant = _Attendant(own)
+        self._own, self._profile, self._terms, self._engine = own, profile, terms, engine
+        self._credentials, self._limits, self._state = credentials, limits, state
+        self._advertise, self._metrics = advertise, metrics
+        self._sessions_left = max_sessions
+        self._stop, self._log, self._note_line = stop, log, note
+        self._sessions: dict[str, ServerSession] = {}
+        self._allowed = self._read_allowed()
+        self._reload = False
 
-    def run(self, listener: socket.socket, started: Callable[[], None]) -> None:
-        try:
-            wait_until_ready(self._attendant.party, self._profile, self._attendant.journal)
+    async def run(self, listener: socket.socket, started: Callable[[], None]) -> None:
+        context = ListeningContext(self._credentials, self._note)
+        self._pool = Pool(
+            self._limits.places, lambda: StandbyParty(self._own, self._profile), self._note
+        )
+        door = Door(
+            listener,
+            lambda: context.current,
+            admit=self._why_not,
+            read_first=read_first,
+            note=self._note_stranger,
+            limits=DoorLimits(),
+        )
+        self._follow(door, context)
+        await self._pool.open()
+        with _on_hang_up(self._ask_to_reload):
             started()
-            listener.settimeout(_LOOK_UP_S)
-            while not self._stop.is_set():
-                try:
-                    connection, peer = listener.accept()
-                except TimeoutError:
-                    continue
-                threading.Thread(target=self._visit, args=(connection, peer), daemon=True).start()
-        finally:
-            self._stop.set()
-            listener.close()
-            self._turn.acquire()  # the session that runs sees the stop; none begins after it
-            self._attendant.close()
+            accepting = asyncio.ensure_future(door.run(self._receive))
+            try:
+                await self._tick(context, accepting)
+            finally:
+                self._stop.set()
+                while self._sessions:  # each of them sees the stop, and says so
+                    await asyncio.sleep(_TICK_S)
+                accepting.cancel()
+                await asyncio.gather(accepting, return_exceptions=True)
+                await self._pool.close()
 
-    def _visit(self, connection: socket.socket, peer: tuple[str, int]) -> None:
-        """One connection, from the first byte to its line in the log."""
-        started = time.monotonic()
-        visit = _Visitor(peer="{}:{}".format(*peer), time=_now())
+    async def _tick(self, context: ListeningContext, accepting: "asyncio.Future[None]") -> None:
+        refreshed = time.monotonic()
+        while not self._stop.is_set() and not accepting.done():
+            await asyncio.sleep(_TICK_S)
+            if self._reload or time.monotonic() - refreshed > _REFRESH_S:
+                refreshed = time.monotonic()
+                context.refresh()
+                if self._reload or self._state.is_shared:
+                    self._reload = False
+                    await asyncio.get_running_loop().run_in_executor(None, self._refresh_allowed)
+
+    # who may come
+
+    def _read_allowed(self) -> dict[str, str]:
+        if self._state.is_shared:
+            return self._state.allowed()
+        return read_allowed(self._credentials.allowed)
+
+    def _refresh_allowed(self) -> None:
+        """Read the list of clients again, and end the sessions of those that left it."""
         try:
-            line, hello = self._hear_out(connection)
-            with line:
-                visit.certificate = line.certified
-                visit.ended = self._decide(line, hello, peer[0], visit)
+            self._allowed = self._read_allowed()
+        except UserError as error:
+            self._note(f"the former list of clients stays: {error}")
+            return
+        for session in list(self._sessions.values()):
+            session.is_revoked = session.fingerprint not in self._allowed
+
+    def _ask_to_reload(self) -> None:
+        self._reload = True
+
+    def _why_not(self, peer: Peer) -> str:
+        if peer.role != CLIENT:
+            return f"the certificate is that of a '{peer.role}', not of a client"
+        if peer.fingerprint not in self._allowed:
+            return f"the certificate '{peer.name}' is not on the list of allowed clients"
+        return ""
+
+    # one connection
+
+    async def _receive(self, guest: "Guest[Hello | Join]") -> None:
+        first = guest.first
+        if isinstance(first, Hello):
+            await self._control(guest, first)
+            return
+        session = self._sessions.get(first.session)
+        # the name alone is not enough: another client may have learnt it
+        if session is None or session.fingerprint != guest.peer.fingerprint:
+            self._metrics.refused.labels("no such session").inc()
+            self._note_stranger(guest.address, f"'{guest.peer.name}' has no such session")
+            return
+        await session.join(guest, first.way)
+
+    async def _control(self, guest: "Guest[Hello | Join]", hello: Hello) -> None:
+        visitor = Visitor(
+            peer=guest.address, certificate=self._allowed.get(guest.peer.fingerprint, "")
+        )
+        try:
+            visitor.ended = await self._serve(guest, hello, visitor)
         except (UserError, OSError) as error:
-            visit.ended = str(error)
-        except Exception as error:  # whatever it is, the next client is served
-            visit.ended = f"unexpected {type(error).__name__}"
+            visitor.ended = str(error)
+        except asyncio.CancelledError:
+            visitor.ended = visitor.ended or "the server was stopped"
+        except Exception as error:  # whatever it is, the other clients are served
+            visitor.ended = f"unexpected {type(error).__name__}"
         finally:
-            connection.close()
-        with self._log_lock:
-            self._log(visit.to_visit(time.monotonic() - started))
-        if visit.is_served:
-            self._turn.release()
+            visit = visitor.to_visit()
+            if visitor.journal is not None:
+                self._count(visit)
+            self._safely(self._log, visit)
 
-    def _hear_out(self, connection: socket.socket) -> tuple[Line, Hello]:
-        if not self._strangers.acquire(blocking=False):
-            raise PartyError(f"{_MOST_STRANGERS} others have not yet said hello")
+    async def _serve(self, guest: "Guest[Hello | Join]", hello: Hello, visitor: Visitor) -> str:
+        """Refuse, put off or serve a client; return how it ended."""
+        if reason := self._refusal(hello):
+            return self._refuse(guest, reason)
+        if self._pool.waiting >= self._limits.queue:
+            guest.writer.write(encode(Answer(verdict=Verdict.BUSY, retry_s=_RETRY_S)))
+            self._metrics.refused.labels("the queue is full").inc()
+            return "put off: the queue is full"
+        conversation = Conversation(guest, "the client vanished")
+        conversation.start()
+        waiter = self._pool.enter()
         try:
-            return accept(connection, self._context, _HELLO_S)
+            party = await self._await_turn(waiter, conversation)
+            if party is None:
+                return "the client left the queue"
+            return await self._run_session(guest, hello, visitor, conversation, party)
         finally:
-            self._strangers.release()
+            self._pool.leave(waiter)
+            await conversation.stop()
 
-    def _decide(self, line: Line, hello: Hello, host: str, visit: "_Visitor") -> str:
-        """Refuse, put off or serve a client; says how it ended."""
+    def _refusal(self, hello: Hello) -> str:
         found = difference(Role.MODEL_OWNER, self._terms, Role.DATA_OWNER, hello.terms)
         if found:
-            line.send(Answer(verdict=Verdict.REFUSED, reason=found).to_dict(), _HELLO_S)
-            return f"refused: {found}"
-        if not self._turn.acquire(blocking=False):
-            line.send(Answer(verdict=Verdict.BUSY).to_dict(), _HELLO_S)
-            return "put off: another client is served"
-        visit.is_served = True
-        # the address it came from, so that a client cannot make this host dial others
-        return self._serve(line, f"{host}:{hello.link_port}", visit)
+            return found
+        for what, asked, most in (
+            ("images in one session", hello.images, self._limits.max_images),
+            ("images at a time", hello.batch_size, self._limits.max_batch),
+        ):
+            if asked > most:
+                return f"{asked} {what} are more than the {most} that this server takes"
+        return ""
 
-    def _serve(self, line: Line, client: Address, visit: "_Visitor") -> str:
-        if not self._attendant.is_alive:
-            self._attendant.close()
-            self._attendant = _Attendant(self._own)
-        attendant, session = self._attendant, token_hex(16)
-        visit.journal = attendant.journal
-        watchdog = Watchdog(line, "the client vanished")
+    def _refuse(self, guest: "Guest[Hello | Join]", reason: str) -> str:
+        guest.writer.write(encode(Answer(verdict=Verdict.REFUSED, reason=reason)))
+        self._metrics.refused.labels("terms").inc()
+        return f"refused: {reason}"
 
-        def check() -> None:
-            if self._stop.is_set():
-                raise PartyError("the server was stopped")
-            watchdog.check()
-
+    async def _await_turn(self, waiter: Waiter, conversation: Conversation) -> StandbyParty | None:
+        """Return a party when the client's turn has come; say its place in the queue meanwhile."""
+        over = asyncio.ensure_future(conversation.wait_until_over())
         try:
-            answer = Answer(
-                verdict=Verdict.WELCOME,
-                link_port=self._link_port,
-                session=session,
-                engine=self._engine,
-            )
-            line.send(answer.to_dict(), _HELLO_S)
-            own_address = f"{self._link_host}:{self._link_port}"
-            addresses = {Role.MODEL_OWNER: own_address, Role.DATA_OWNER: client}
-            attendant.party.meet(addresses, session, self._profile)
-            watch([attendant.party], self._profile, attendant.journal, check)
-            watchdog.part()
-            return "done"
-        except DealerError as error:  # of which the client has been told, and is gone
-            return str(error)
-        except UserError as error:
-            line.poll()
-            where = attendant.journal.where(Role.MODEL_OWNER)
-            return str(error) if line.is_open else f"the client vanished {where}"
+            await asyncio.sleep(0)  # a place that is free takes the client at once
+            while not waiter.party.done():
+                if self._stop.is_set():
+                    raise UserError("the server was stopped")
+                if place := self._pool.place_of(waiter):
+                    conversation.send(Answer(verdict=Verdict.WAITING, place=place))
+                await asyncio.wait(
+                    {waiter.party, over},
+                    timeout=_PLACE_EVERY_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if over.done():
+                    return None
+            return waiter.party.result()
         finally:
-            attendant.close()
-            self._count()
-            if not self._stop.is_set():
-                self._attendant = _Attendant(self._own)
+            over.cancel()
 
-    def _count(self) -> None:
-        if self._clients_left is not None:
-            self._clients_left -= 1
-            if self._clients_left <= 0:
+    async def _run_session(
+        self,
+        guest: "Guest[Hello | Join]",
+        hello: Hello,
+        visitor: Visitor,
+        conversation: Conversation,
+        party: StandbyParty,
+    ) -> str:
+        client, day = guest.peer.fingerprint, today()
+        most = self._limits.max_images_per_day
+        if most and (reason := await self._in_executor(self._reserve, client, hello.images, day)):
+            return self._refuse(guest, reason)
+        visitor.journal = party.journal
+        session = ServerSession(
+            fingerprint=client,
+            party=party,
+            profile=self._profile,
+            conversation=conversation,
+            stop=self._stop,
+        )
+        self._sessions[session.name] = session
+        welcome = Answer(
+            verdict=Verdict.WELCOME,
+            session=session.name,
+            address=self._advertise,
+            engine=self._engine,
+        )
+        try:
+            return await session.run(hello, welcome, self._pool.watch)
+        finally:
+            del self._sessions[session.name]
+            unanswered = hello.images - visitor.images
+            if most and unanswered > 0:
+                await self._in_executor(self._state.release, client, unanswered, day)
+
+    def _reserve(self, client: str, images: int, day: str) -> str:
+        """Take images from a client's budget; return why not, if they are not left."""
+        most = self._limits.max_images_per_day
+        if self._state.reserve(client, images, most, day) is not None:
+            return ""
+        left = max(0, most - self._state.used(client, day))
+        return (
+            f"{left} of {most} images are left for today, and {images} were asked for; "
+            "the next day begins at 00:00 UTC"
+        )
+
+    async def _in_executor(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+
+    # log and numbers
+
+    def _count(self, visit: Visit) -> None:
+        """Count a session that has ended."""
+        self._metrics.sessions.labels("done" if visit.ended == "done" else "failed").inc()
+        self._metrics.images.inc(visit.images)
+        self._metrics.sent_bytes.inc(visit.sent_bytes)
+        self._metrics.received_bytes.inc(visit.received_bytes)
+        if self._sessions_left is not None:
+            self._sessions_left -= 1
+            if self._sessions_left <= 0:
                 self._stop.set()
 
+    def _note(self, sentence: str) -> None:
+        self._safely(self._note_line, sentence)
 
-@dataclass(kw_only=True)
-class _Visitor:
-    """What is known of a visit while it lasts."""
+    def _note_stranger(self, address: str, reason: str) -> None:
+        self._safely(self._log, Visitor(peer=address, ended=reason).to_visit())
 
-    peer: Address
-    time: str
-    certificate: str = ""
-    ended: str = ""
-    is_served: bool = False  # holds the turn, until its line is in the log
-    journal: Journal | None = None
+    def _safely(self, write: Callable[[Any], None], line: Any) -> None:
+        """Write a line; a full disk or a closed pipe must not stop the service."""
+        try:
+            write(line)
+        except Exception:
+            self._metrics.log_errors.inc()
 
-    def to_visit(self, seconds: float) -> Visit:
-        events = [] if self.journal is None else self.journal.events[Role.MODEL_OWNER]
-        stages = [event for event in events if event["event"] == "stage"]
-        return Visit(
-            time=self.time,
-            peer=self.peer,
-            certificate=self.certificate,
-            images=sum(stage["images"] for stage in stages if stage["cost"]["name"] == "output"),
-            sent_bytes=sum(stage["cost"]["sent_bytes"] for stage in stages),
-            received_bytes=sum(stage["cost"]["received_bytes"] for stage in stages),
-            exchanges=sum(stage["cost"]["exchanges"] for stage in stages),
-            seconds=round(seconds, 2),
-            ended=self.ended,
+    def _follow(self, door: "Door[Any]", context: ListeningContext) -> None:
+        follow = self._metrics.follow
+        follow("sessions_running", "Sessions that run", lambda: self._pool.serving)
+        follow("clients_waiting", "Clients in the queue", lambda: self._pool.waiting)
+        follow("connections_accepted", "Connections so far", lambda: door.counts.accepted)
+        follow("strangers_refused", "Strangers that were refused", lambda: door.counts.refused)
+        follow("strangers_evicted", "Strangers that made room", lambda: door.counts.evicted)
+        follow(
+            "certificate_expiry_seconds",
+            "When the certificate expires, in seconds since 1970",
+            lambda: context.expires.timestamp(),
         )
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+class _on_hang_up:  # noqa: N801
+    """Calls a function on SIGHUP while the block runs, where signals can be caught."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+        self._former: Any = None
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._former = signal.signal(signal.SIGHUP, lambda *_: self._action())
+
+    def __exit__(self, *_: object) -> None:
+        if self._former is not None:
+            signal.signal(signal.SIGHUP, self._former)

@@ -73,14 +73,20 @@ def offer_model(
     model: Model,
     report: Report,
     dealer: DealerPlace | None = None,
+    announced: Request | None = None,
 ) -> None:
-    """Take part as the model owner: learns how many images came, and nothing else."""
+    """Take part as the model owner, who learns how many images came, and nothing else.
+
+    `announced` is what the data owner was admitted with; it may not ask for more.
+    """
     session = Session(channel, profile, report, dealer)
     session.agree_on_terms()
     card = ModelCard.of(model)
     for peer in channel.peers:
         channel.send_json(peer, card.to_dict())
     request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
+    if announced is not None and request != announced:
+        raise PartyError("the data owner asks for other images than it was admitted with")
     session.prepare(card, request)
     session.share_weights(flatten_parameters(model.parameters))
     for batch in request.batches:

@@ -24,7 +24,8 @@ from typing import Any
 
 from mpcvit.profile import Network
 from mpcvit.runtime.child import Child
-from mpcvit.runtime.roles import Address, split_address
+from mpcvit.runtime.roles import Address
+from mpcvit.runtime.sockets import UNIX, dial, listen
 
 _PIECE_BYTES = 1 << 16
 _BACKLOG_S = 0.02  # beyond this the relay stops reading, as a full router would
@@ -34,11 +35,17 @@ _OVERSLEPT_S = 2e-4
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Who dials whom; `target` is where the one who is dialled listens."""
+    """Who dials whom; `target` is the address of the one that is dialled."""
 
     dialler: str
     dialled: str
     target: Address
+
+    @property
+    def own_address(self) -> Address:
+        """Where the relay listens: beside the target's socket, or on a port of loopback."""
+        is_socket = self.target.startswith(UNIX)
+        return f"{self.target}.{self.dialler}" if is_socket else "127.0.0.1:0"
 
 
 class Relay(Child):
@@ -111,26 +118,26 @@ def _sleep_until(moment: float) -> None:
         time.sleep(0)
 
 
-def _accept(server: socket.socket, target: tuple[str, int], forth: _Line, back: _Line) -> None:
+def _accept(server: socket.socket, target: Address, forth: _Line, back: _Line) -> None:
     while True:
         client, _ = server.accept()
         threading.Thread(target=_join, args=(client, target, forth, back), daemon=True).start()
 
 
-def _join(client: socket.socket, target: tuple[str, int], forth: _Line, back: _Line) -> None:
+def _join(client: socket.socket, target: Address, forth: _Line, back: _Line) -> None:
     """Dial the target, which may not be up yet, and carry bytes both ways."""
     deadline = time.monotonic() + _DIAL_S
     while True:
         try:
-            server = socket.create_connection(target)
+            server = dial(target)
             break
         except OSError:
             if time.monotonic() > deadline:
                 client.close()
                 return
             time.sleep(0.02)
-    for end in (client, server):
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if client.family != socket.AF_UNIX:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     threading.Thread(target=_pump, args=(client, server, forth), daemon=True).start()
     threading.Thread(target=_pump, args=(server, client, back), daemon=True).start()
 
@@ -142,15 +149,21 @@ def main() -> None:
     routes = [Route(**route) for route in job["routes"]]
     ends = {(a.dialler, a.dialled) for a in routes} | {(a.dialled, a.dialler) for a in routes}
     lines = {end: _Line(network) for end in ends}
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in routes]
+    servers = [listen(route.own_address) for route in routes]
     for route, server in zip(routes, servers, strict=True):
         forth, back = lines[route.dialler, route.dialled], lines[route.dialled, route.dialler]
         threading.Thread(
-            target=_accept, args=(server, split_address(route.target), forth, back), daemon=True
+            target=_accept, args=(server, route.target, forth, back), daemon=True
         ).start()
-    print(json.dumps(["{}:{}".format(*server.getsockname()) for server in servers]), flush=True)
+    print(json.dumps([_address(*pair) for pair in zip(routes, servers, strict=True)]), flush=True)
     sys.stdin.read()
     os._exit(0)
+
+
+def _address(route: Route, server: socket.socket) -> Address:
+    if server.family == socket.AF_UNIX:
+        return route.own_address
+    return "{}:{}".format(*server.getsockname())
 
 
 if __name__ == "__main__":

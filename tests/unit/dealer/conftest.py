@@ -11,12 +11,12 @@ from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_private_key
 from mpcvit.dealer.server import serve_dealer
 from mpcvit.dealer.table import JobLimits, JobTable
-from mpcvit.runtime.certificates import make_certificates
-from mpcvit.runtime.roles import Role
-from mpcvit.runtime.tls import Credentials
+from mpcvit.hosts.certificates import make_certificates
+from mpcvit.hosts.credentials import Credentials
+from mpcvit.hosts.peer import CLIENT, DEALER, SERVER
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dealer"
-ALL = (Role.MODEL_OWNER, Role.DATA_OWNER, Role.DEALER)
+ALL = (SERVER, CLIENT, DEALER)
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def key():
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dealer") / "certs"
-    make_certificates(folder, roles=ALL)
+    make_certificates(folder, names=ALL)
     return folder
 
 
@@ -70,7 +70,7 @@ class Running:
         arguments = {
             "address": self.address,
             "fingerprint": self.key.public.fingerprint,
-            "context": Credentials(folder=folder).dialling_context(),
+            "context": Credentials(folder=folder).dealer_context(),
             "patience_s": patience_s,
         }
         return DealerClient(**{**arguments, **changes})

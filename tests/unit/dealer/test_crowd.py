@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import resource
-import shutil
 import socket
 import sqlite3
 import threading
@@ -13,19 +12,19 @@ import time
 import pytest
 
 from mpcvit.dealer.errors import DealerError, LaterError
-from mpcvit.dealer.messages import Peer
 from mpcvit.dealer.room import _MOST_ANSWERED_EACH, _MOST_ASKING
 from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.dealer.table import JobLimits, JobTable
-from mpcvit.runtime.certificates import make_certificates, roles_named
+from mpcvit.hosts.certificates import make_certificates
+from mpcvit.hosts.peer import Peer
 from mpcvit.runtime.local_dealer import LocalDealer
 from mpcvit.runtime.roles import Role
 from tests.unit.dealer.counting import family
 from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds
 from tests.unit.dealer.test_server import CLIENT, SERVER, Clock
 
-OTHER_CLIENT = Peer(role="client", fingerprint="d" * 64)
-OTHER_SERVER = Peer(role="server", fingerprint="6" * 64)
+OTHER_CLIENT = Peer(role="client", name="other", fingerprint="d" * 64)
+OTHER_SERVER = Peer(role="server", name="server", fingerprint="6" * 64)
 
 
 def dial(dealer):
@@ -216,17 +215,16 @@ def test_a_job_belongs_to_the_certificates_that_authorised_it(table, key):
         table.authorise(job.outline(), OTHER_CLIENT)
 
 
-def test_a_party_sees_its_own_totals_alone(dealer, key, certificates, tmp_path):
+def test_a_party_sees_its_own_totals_alone(dealer, key, certificates):
     go_through(dealer, key)
-    shutil.copytree(certificates / "ca", tmp_path / "again" / "ca")
-    make_certificates(tmp_path / "again", roles=roles_named("server,client"))
+    make_certificates(certificates, names=("another",))
     for party in ("server", "client"):
         own = json.loads(dealer.client(party).metrics())
         assert (own["jobs"], own["inferences"]) == (1, 1)
         assert own["sent_bytes"] == SCRIPT.answer_bytes
-        other = json.loads(dealer.client(party, tmp_path / "again").metrics())
-        assert set(other.values()) == {0}
-        assert set(other) == set(own)
+    other = json.loads(dealer.client("another").metrics())
+    assert set(other.values()) == {0}
+    assert set(other) == set(own)
     assert dealer.table.totals()["jobs"] == 1
 
 

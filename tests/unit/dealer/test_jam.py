@@ -23,7 +23,7 @@ from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.runtime.local_dealer import LocalDealer
 from mpcvit.runtime.roles import Role
 from tests.unit.dealer.conftest import GOLDEN
-from tests.unit.dealer.counting import cpu_seconds, family, forget_peak, peak
+from tests.unit.dealer.counting import cpu_seconds, family, peak
 from tests.unit.dealer.jobs import expected, fetch, make_job, new_seeds
 
 MOST_CPU_S, MOST_MEMORY = 0.050, 20e6
@@ -116,7 +116,7 @@ def test_a_dealer_under_attack_serves_others(local):
     attacks = [attack_of(key, name) for name in ATTACKS]
     processes = family(dealer.process.pid)
     assert len(processes) == 2, "the dealer and its reader"
-    before = {pid: forget_peak(pid) for pid in processes}
+    before = {pid: peak(pid) for pid in processes}
     started = {pid: cpu_seconds(pid) for pid in processes}
     for attack in attacks * ROUNDS:
         with pytest.raises(DealerError):

@@ -17,10 +17,12 @@ from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.limits import MOST_REQUEST_BYTES, MOST_STEP_BYTES
-from mpcvit.dealer.messages import Peer
 from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.dealer.table import JobLimits, JobTable
-from mpcvit.runtime.certificates import make_certificates, roles_named
+from mpcvit.hosts.certificates import make_certificates
+from mpcvit.hosts.credentials import Credentials
+from mpcvit.hosts.peer import Peer
+from tests.unit.dealer.conftest import ALL
 from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds
 
 
@@ -77,16 +79,20 @@ def test_nothing_secret_but_ciphertexts_is_kept(dealer, key):
 
 
 def test_strangers(dealer, certificates, tmp_path):
-    make_certificates(tmp_path / "foreign", roles=roles_named("server,client,dealer"))
+    make_certificates(tmp_path / "foreign", names=ALL)
     with pytest.raises(DealerError, match=r"certificate of the dealer .* is not accepted"):
         dealer.client("server", tmp_path / "foreign").check()
     # a party of another authority that would believe this dealer
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(certificates / "server" / "ca.pem")
+    context.load_verify_locations(certificates / "server" / "dealer-ca.pem")
     with pytest.raises(DealerError, match=r"hung up|breaks off"):
         dealer.client("server", context=context).check()
-    with pytest.raises(DealerError, match="is not that of a party"):
-        dealer.client("dealer").check()
+    # the dealer itself, whose certificate is of another authority than the parties'
+    context = Credentials(folder=certificates / "server").dealer_context()
+    own = Credentials(folder=certificates / "dealer")
+    context.load_cert_chain(own.certificate, own.key)
+    with pytest.raises(DealerError, match=r"hung up|breaks off"):
+        dealer.client("server", context=context).check()
 
 
 def test_a_party_does_not_believe_anyone_else(dealer):
@@ -152,8 +158,8 @@ def test_jobs_that_are_done_leave_room_for_others(running, key):
     assert fetch(dealer.client("server"), job) == expected(seeds)  # and are still answered
 
 
-SERVER = Peer(role="server", fingerprint="5" * 64)
-CLIENT = Peer(role="client", fingerprint="c" * 64)
+SERVER = Peer(role="server", name="server", fingerprint="5" * 64)
+CLIENT = Peer(role="client", name="client", fingerprint="c" * 64)
 
 
 class Clock:

@@ -1,0 +1,262 @@
+"""A listening port that strangers cannot jam.
+
+A connection is a stranger's until TLS has shown an allowed certificate. Strangers share a
+small waiting room: when it is full, or when one address fills its share, the oldest
+stranger goes. Certified peers have places of their own. One deadline covers the handshake
+and the first message together, so that nobody stays by sending a byte now and then.
+"""
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from mpcvit.errors import UserError
+from mpcvit.hosts.peer import Peer, peer_of
+
+First = TypeVar("First")
+STREAM_BYTES = 1 << 20  # read ahead, and written behind, on one connection
+_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoorLimits:
+    """How much strangers and certified peers may take up."""
+
+    arrival_s: float = 10.0  # for TLS and the first message together
+    strangers: int = 64
+    strangers_per_address: int = 16
+    connections_per_peer: int = 32
+    log_lines_per_minute: int = 20  # about strangers
+
+
+@dataclass(kw_only=True)
+class Stream:
+    """The two ends of an open connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+
+
+@dataclass(kw_only=True)
+class Guest(Stream, Generic[First]):
+    """A certified connection whose first message has come."""
+
+    address: str
+    peer: Peer
+    first: First
+
+
+class RefusedError(UserError):
+    """A certified peer that may not enter."""
+
+
+@dataclass
+class DoorCounts:
+    """What happened at the door so far."""
+
+    accepted: int = 0
+    refused: int = 0
+    evicted: int = 0
+    out_of_resources: int = 0
+
+
+@dataclass
+class _Waiting:
+    address: str
+    task: "asyncio.Task[None]"
+
+
+@dataclass
+class _LineBudget:
+    """Lets a number of log lines pass in each minute, and counts the others."""
+
+    per_minute: int
+    left: float = field(init=False)
+    suppressed: int = 0
+    _at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.left = self.per_minute
+
+    def take(self) -> bool:
+        now = time.monotonic()
+        self.left = min(self.per_minute, self.left + (now - self._at) * self.per_minute / 60)
+        self._at = now
+        if self.left < 1:
+            self.suppressed += 1
+            return False
+        self.left -= 1
+        return True
+
+
+class Door(Generic[First]):
+    """Accepts connections, and hands over those that are certified and have said a first message.
+
+    `admit` returns why a certified peer may not enter, or an empty text. `read_first` reads
+    the first message. `note` takes an address and a sentence about a stranger.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        admit: Callable[[Peer], str],
+        read_first: Callable[[asyncio.StreamReader], Awaitable[First]],
+        note: Callable[[str, str], None],
+        limits: DoorLimits | None = None,
+    ) -> None:
+        self._listener, self._context = listener, context
+        self._admit, self._read_first, self._note = admit, read_first, note
+        self._limits = limits or DoorLimits()
+        self._strangers: dict[int, _Waiting] = {}  # the oldest first
+        self._guests: Counter[str] = Counter()  # connections by fingerprint
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lines = _LineBudget(self._limits.log_lines_per_minute)
+        self._next = 0
+        self.counts = DoorCounts()
+
+    async def run(self, receive: Callable[["Guest[First]"], Awaitable[None]]) -> None:
+        """Accept until cancelled. A connection is closed when `receive` returns."""
+        self._listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    connection, peer = await loop.sock_accept(self._listener)
+                except OSError as error:
+                    # with no descriptor left, accepting fails until a connection ends
+                    if error.errno in _OUT_OF_RESOURCES:
+                        self.counts.out_of_resources += 1
+                        self._evict(next(iter(self._strangers), None))
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                self._enter(connection, "{}:{}".format(*peer[:2]), receive)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _enter(
+        self,
+        connection: socket.socket,
+        address: str,
+        receive: Callable[["Guest[First]"], Awaitable[None]],
+    ) -> None:
+        self.counts.accepted += 1
+        host = _host(address)
+        same = [key for key, waiting in self._strangers.items() if _host(waiting.address) == host]
+        if len(same) >= self._limits.strangers_per_address:
+            self._evict(same[0])
+        elif len(self._strangers) >= self._limits.strangers:
+            self._evict(next(iter(self._strangers)))
+        key, self._next = self._next, self._next + 1
+        task = asyncio.ensure_future(self._attend(key, connection, address, receive))
+        self._strangers[key] = _Waiting(address, task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _evict(self, key: int | None) -> None:
+        if key is not None and (waiting := self._strangers.pop(key, None)):
+            self.counts.evicted += 1
+            waiting.task.cancel()
+
+    async def _attend(
+        self,
+        key: int,
+        connection: socket.socket,
+        address: str,
+        receive: Callable[["Guest[First]"], Awaitable[None]],
+    ) -> None:
+        """Take one connection from its first byte to its end."""
+        arriving = _Arriving(connection)
+        try:
+            guest = await asyncio.wait_for(
+                self._greet(arriving, key, address), self._limits.arrival_s
+            )
+            await receive(guest)
+        except asyncio.CancelledError:
+            pass
+        except (asyncio.TimeoutError, TimeoutError):
+            self._refuse(address, f"said nothing usable within {self._limits.arrival_s:g} s")
+        except ssl.SSLError as error:
+            reason = (error.reason or str(error)).replace("_", " ").lower()
+            self._refuse(address, f"no TLS with an accepted certificate: {reason}")
+        except (OSError, EOFError):
+            self._refuse(address, "hung up before its first message")
+        except UserError as error:
+            self._refuse(address, str(error))
+        finally:
+            self._strangers.pop(key, None)
+            arriving.close()
+            if arriving.fingerprint:
+                self._guests[arriving.fingerprint] -= 1
+                self._guests += Counter()  # forgets those that are at zero
+
+    async def _greet(self, arriving: "_Arriving", key: int, address: str) -> "Guest[First]":
+        stream = await arriving.handshake(self._context())
+        peer = peer_of(stream.writer.get_extra_info("ssl_object"))
+        if reason := self._admit(peer):
+            raise RefusedError(reason)
+        if self._guests[peer.fingerprint] >= self._limits.connections_per_peer:
+            raise RefusedError(f"'{peer.name}' has too many connections")
+        self._guests[peer.fingerprint] += 1
+        arriving.fingerprint = peer.fingerprint
+        self._strangers.pop(key, None)
+        first = await self._read_first(stream.reader)
+        return Guest(
+            reader=stream.reader, writer=stream.writer, address=address, peer=peer, first=first
+        )
+
+    def _refuse(self, address: str, reason: str) -> None:
+        self.counts.refused += 1
+        if self._lines.take():
+            if self._lines.suppressed:
+                reason += f" ({self._lines.suppressed} more were not logged)"
+                self._lines.suppressed = 0
+            self._note(address, reason)
+
+
+class _Arriving:
+    """A connection that may be closed at any stage of its handshake."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._transport: Any = None
+        self.fingerprint = ""  # once the peer counts as a guest
+
+    async def handshake(self, context: ssl.SSLContext) -> Stream:
+        loop = asyncio.get_running_loop()
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader = asyncio.StreamReader(limit=STREAM_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        self._transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, self._connection, ssl=context
+        )
+        self._transport.set_write_buffer_limits(high=STREAM_BYTES)
+        writer = asyncio.StreamWriter(self._transport, protocol, reader, loop)
+        return Stream(reader=reader, writer=writer)
+
+    def close(self) -> None:
+        if self._transport is None:
+            self._connection.close()
+            return
+        with contextlib.suppress(OSError):
+            self._transport.close()
+        # a peer that does not take what is left must not keep the connection
+        asyncio.get_running_loop().call_later(_PAUSE_S * 5, self._transport.abort)
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
