@@ -16,6 +16,8 @@ from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import compile_function, compile_network
 from tests.models import small_checkpoint, small_config
 
+ONE_LAYER = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+
 
 @pytest.fixture(autouse=True)
 def empty(monkeypatch, tmp_path):
@@ -100,7 +102,7 @@ def test_parties_in_one_process_trace_a_network_once(monkeypatch):
         return stage_network(*arguments)
 
     monkeypatch.setattr(compiled, "stage_network", counted)
-    checkpoint = small_checkpoint(small_config(depth=1))
+    checkpoint = small_checkpoint(small_config(depth=1), ONE_LAYER)
     profile, found = load_profile("semi2k"), []
 
     def take_part():
@@ -121,7 +123,7 @@ def test_parties_in_one_process_trace_a_network_once(monkeypatch):
 
 def test_a_process_keeps_few_networks(monkeypatch):
     monkeypatch.setattr(compiled, "_MOST_PROGRAMS", 2)
-    card = ModelCard.of(small_checkpoint(small_config(depth=1)))
+    card = ModelCard.of(small_checkpoint(small_config(depth=1), ONE_LAYER))
     for batch in (1, 2, 3):
         compile_network(card, load_profile("semi2k"), batch)
     assert [batch for *_, batch in compiled._programs] == [2, 3]
