@@ -17,9 +17,9 @@ from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.config import DataSource, load_config
 from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_private_key, load_public_key
+from mpcvit.hosts.credentials import Credentials
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.runtime.roles import free_addresses
-from mpcvit.runtime.tls import Credentials
 from tests.cli.test_commands import invoke
 from tests.secure.test_lowered import FXP26
 from tests.tolerances import assert_close
@@ -95,7 +95,7 @@ def test_processes_share_the_work(start, folder, tmp_path):
         party: DealerClient(
             address=address,
             fingerprint=key.public.fingerprint,
-            context=Credentials(folder=folder / "certs" / party).dialling_context(),
+            context=Credentials(folder=folder / "certs" / party).dealer_context(),
             patience_s=10.0,
         )
         for party in ("server", "client")
@@ -122,17 +122,17 @@ def test_processes_share_the_work(start, folder, tmp_path):
 
 def serve_and_predict(start, folder, model, dealer, *more):
     """A server with a dealer, and what asks it for a prediction."""
-    server, link, listen = free_addresses(3)
+    (server,) = free_addresses(1)
     settings = ("--dealer", dealer, "--dealer-key", folder / "dealer" / "public.pem", *more)
     process = start(
-        *("serve", folder / model, "--listen", server, "--json"),
-        *("--link-port", link.rpartition(":")[2], "--tls", folder / "certs" / "server", *settings),
+        *("serve", folder / model, "--listen", server, "--json", "--clients", 1),
+        *("--metrics", "none", "--tls", folder / "certs" / "server", *settings),
         ready="serving",
     )
 
     def ask(code=0):
         return invoke(
-            *("predict", folder / "photo.png", "--server", server, "--listen", listen, "--json"),
+            *("predict", folder / "photo.png", "--server", server, "--json"),
             *("--tls", folder / "certs" / "client", *settings),
             code=code,
         )
@@ -189,20 +189,18 @@ def test_a_dealer_that_fails_in_the_middle_of_a_session(start, folder, tmp_path)
         ("dealer serve --listen FREE --keys nowhere --tls DEALER", "cannot read the dealer's key"),
         (
             "dealer serve --listen FREE --keys KEYS --tls SERVER",
-            "that of 'server', not of 'dealer'",
+            "that of a 'server', not of a 'dealer'",
         ),
         ("dealer metrics --keys KEYS --records PHOTO", "cannot keep its records"),
         ("dealer metrics --keys KEYS --records nowhere", "there are no records in nowhere"),
         ("dealer serve --listen 9100 --keys KEYS --tls DEALER", "'9100' is not an address"),
         ("serve MODEL --listen FREE --tls SERVER --profile semi2k-dealer", "needs --dealer"),
-        ("serve MODEL --listen FREE --dealer FREE --dealer-key PUBLIC", "with TLS only"),
         (
             "serve MODEL --listen FREE --tls SERVER --profile cheetah --dealer FREE",
             "the profile has no dealer",
         ),
         (
-            "predict PHOTO --server FREE --listen FREE --tls CLIENT --dealer FREE "
-            "--dealer-key PHOTO",
+            "predict PHOTO --server FREE --tls CLIENT --dealer FREE --dealer-key PHOTO",
             "is not a dealer's public key",
         ),
     ],

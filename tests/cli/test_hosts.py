@@ -34,28 +34,42 @@ def test_certs(tmp_path):
     assert (out / "server" / "key.pem").read_bytes() != before
 
 
+def test_clients_come_and_go(tmp_path):
+    out = tmp_path / "certs"
+    invoke("certs", "--out", out)
+    added = json.loads(invoke("certs", "add", "hospital", "--out", out, "--json").stdout)
+    listed = out / "server" / "allowed.txt"
+    assert f"{added['fingerprint']}  hospital" in listed.read_text()
+    invoke("certs", "revoke", "hospital", "--out", out)
+    invoke("certs", "add", "clinic", "--out", out)
+    assert "clinic" in listed.read_text()
+    assert "hospital" not in listed.read_text()  # although its folder is still there
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("certs --out x --for server,nurse", "there is no party 'nurse'"),
+        ("certs --out x --for server,a/b", "'a/b' cannot be a client's name"),
         ("certs --out x --host a/b", "neither a host name nor an address"),
         ("certs --out /proc/x", "cannot write /proc/x"),
-        ("serve MODEL --listen 9000", "'9000' is not an address"),
-        ("serve MODEL --listen OUTSIDE", "reaches beyond this machine"),
-        ("serve MODEL --listen 0.0.0.0:9000", "reaches beyond this machine"),
+        ("certs add nurse --out x", "there is no authority in x"),
+        ("certs revoke nurse --out CERTS", "lists no 'nurse'; it lists client"),
+        ("serve MODEL", "name a model, --listen and --tls"),
+        ("serve --status --metrics FREE", "no server shows its numbers"),
+        ("serve MODEL --listen 9000 --tls SERVER", "'9000' is not an address"),
         ("serve MODEL --listen OUTSIDE --tls SERVER", "cannot listen on"),
         ("serve MODEL --listen FREE --tls x", "there is no"),
-        ("serve MODEL --listen FREE --tls CLIENT", "that of 'client', not of 'server'"),
-        ("serve MODEL --listen FREE --profile aby3", "needs 3 parties"),
-        ("serve MODEL --listen FREE --profile semi2k-wan", "emulates a network"),
-        ("serve none.safetensors --listen FREE", "there is no file"),
-        ("serve MODEL --listen TAKEN", "cannot listen on"),
-        ("predict PHOTO --server OUTSIDE --listen FREE", "reaches beyond this machine"),
-        ("predict PHOTO --server FREE --listen OUTSIDE", "reaches beyond this machine"),
-        ("predict PHOTO --server FREE --listen TAKEN", "cannot listen on"),
-        ("predict no.png --server FREE --listen FREE", "no.png"),
-        ("predict PHOTO --server OUTSIDE --listen FREE --tls CLIENT", "server cannot dial"),
-        ("predict PHOTO --server FREE --listen FREE --tls CLIENT --allow-plaintext", "exclude"),
+        ("serve MODEL --listen FREE --tls CLIENT", "that of a 'client', not of a 'server'"),
+        ("serve MODEL --listen FREE --tls SERVER --profile aby3", "needs 3 parties"),
+        ("serve MODEL --listen FREE --tls SERVER --profile semi2k-wan", "emulates a network"),
+        ("serve MODEL --listen OUTSIDE --tls SERVER --profile semi2k", "--insecure-first-party"),
+        ("serve none.safetensors --listen FREE --tls SERVER", "there is no file"),
+        ("serve MODEL --listen TAKEN --tls SERVER --metrics none", "cannot listen on"),
+        ("serve MODEL --listen FREE --tls SERVER --metrics OUTSIDE", "on this machine alone"),
+        ("predict no.png --server FREE --tls CLIENT", "no.png"),
+        ("predict PHOTO --server FREE --tls CLIENT", "nobody listens at"),
+        ("predict PHOTO --server FREE --tls SERVER", "that of a 'server', not of a 'client'"),
+        ("predict PHOTO --server OUTSIDE --tls CLIENT --profile semi2k", "--insecure-first-party"),
     ],
 )
 def test_mistakes_get_one_sentence_and_code_2(arguments, message, folder, tmp_path, monkeypatch):
@@ -69,19 +83,9 @@ def test_mistakes_get_one_sentence_and_code_2(arguments, message, folder, tmp_pa
             "TAKEN": "{}:{}".format(*taken.getsockname()),
             "SERVER": str(folder / "certs" / "server"),
             "CLIENT": str(folder / "certs" / "client"),
+            "CERTS": str(folder / "certs"),
         }
         result = invoke(*(words.get(argument, argument) for argument in arguments.split()), code=2)
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_a_server_that_is_down(folder, tmp_path):
-    (tmp_path / "quick.toml").write_text('protocol = "CHEETAH"\nlimits.connect_s = 0.5\n')
-    server, listen = free_addresses(2)
-    result = invoke(
-        *("predict", folder / "photo.png", "--server", server, "--listen", listen),
-        *("--tls", folder / "certs" / "client", "--profile", tmp_path / "quick.toml"),
-        code=2,
-    )
-    assert f"nobody answers at {server}" in result.stderr

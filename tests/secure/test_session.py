@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import spu
+from spu import libspu
 
 from mpcvit.arch import Architecture, AttentionKind, MlpForm
 from mpcvit.profile import Limits, load_profile
@@ -12,12 +14,13 @@ from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.session import Request, agree, classify, offer_model
-from mpcvit.runtime.shares import unpack
+from mpcvit.runtime.shares import Sharing, pack, runtime_config, unpack
 from mpcvit.runtime.simulate import run_in_threads
 from tests.models import random_images, small_checkpoint, small_config
 
 CONFIG = small_config(depth=1)
 ARCHITECTURE = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+SECRET, PUBLIC = libspu.Visibility.VIS_SECRET, libspu.Visibility.VIS_PUBLIC
 PROFILE = replace(load_profile("semi2k"), limits=Limits(silence_s=3.0))
 
 
@@ -104,7 +107,67 @@ def test_a_card_survives_its_own_form_and_no_other():
             ModelCard.from_dict(broken)
 
 
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [
+        ("model", {"image_size": 80_000}),
+        ("model", {"width": 15 * 2000}),
+        ("model", {"mlp_ratio": 1e9}),
+        (None, {"classes": ["x" * 1000] * 7}),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused_before_they_are_made(section, change):
+    document = ModelCard.of(small_checkpoint(CONFIG, ARCHITECTURE)).to_dict()
+    changed = change if section is None else {section: {**document[section], **change}}
+    with pytest.raises(PartyError, match=r"is not within 1 and|more than"):
+        ModelCard.from_dict({**document, **changed})
+
+
+def test_a_client_may_not_ask_for_more_than_it_was_admitted_with():
+    admitted = Request(images=1, batch_size=1)
+    checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
+
+    def owner(channel):
+        offer_model(channel, PROFILE, checkpoint, ignore, announced=admitted)
+
+    def two_images(channel):
+        images = np.zeros((2, CONFIG.image_size, CONFIG.image_size, 3), np.float32)
+        classify(channel, PROFILE, lambda card: images, 1, ignore)
+
+    with pytest.raises(PartyError, match="other images than it was admitted with"):
+        run(model_owner=owner, data_owner=two_images)
+
+
+@pytest.mark.parametrize("name", ["shape", "data type", "visibility", "storage type", "bytes"])
+def test_descriptions_of_shares_are_not_believed(name):
+    """A share that is not just what the program takes never reaches SPU."""
+    false = {
+        "shape": lambda io: io.make_shares(np.zeros((3, 2), np.float32), SECRET)[0],
+        "data type": lambda io: io.make_shares(np.zeros((2, 3), np.int32), SECRET)[0],
+        "visibility": lambda io: io.make_shares(np.zeros((2, 3), np.float32), PUBLIC)[0],
+        "storage type": lambda io: spu.Io(
+            2, runtime_config(replace(PROFILE, ring_bits=128))
+        ).make_shares(np.zeros((2, 3), np.float32), SECRET)[0],
+        "bytes": lambda io: _longer(io.make_shares(np.zeros((2, 3), np.float32), SECRET)[0]),
+    }[name]
+
+    def give(channel):
+        share = false(spu.Io(2, runtime_config(PROFILE)))
+        channel.send(Role.DATA_OWNER, pack([share]))
+
+    def take(channel):
+        Sharing(channel, PROFILE).take(Role.MODEL_OWNER, {"x": (2, 3)})
+
+    with pytest.raises(PartyError, match=rf"a share of 'x' .*(another {name}|bytes)"):
+        run(model_owner=give, data_owner=take)
+
+
+def _longer(share):
+    share.share_chunks = [chunk + b"\0" for chunk in share.share_chunks]
+    return share
+
+
 @pytest.mark.parametrize("message", [b"\x01", b"\x01\0\0\0" + b"\xff" * 8, b"\0\0\0\0"])
 def test_garbage_for_shares(message):
-    with pytest.raises(PartyError, match="no shares"):
+    with pytest.raises(PartyError, match="malformed shares"):
         unpack(message, Role.MODEL_OWNER)

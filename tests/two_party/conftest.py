@@ -3,9 +3,8 @@
 import pytest
 
 from mpcvit.arch import Architecture, AttentionKind, MlpForm
-from mpcvit.runtime import processes
 from tests.models import random_pixels, small_checkpoint, small_config
-from tests.two_party.processes import children, is_listening
+from tests.two_party.processes import children
 
 CONFIG = small_config()
 ARCHITECTURE = Architecture.uniform(AttentionKind.RELU, depth=2, heads=3, mlp=MlpForm.FUSED)
@@ -22,19 +21,10 @@ def pixels():
 
 
 @pytest.fixture
-def addresses(monkeypatch):
-    """Where the parties listen; after the test nobody may, and no process may be left."""
-    found = []
-    choose = processes.free_addresses
-
-    def remember(count):
-        found.extend(choose(count))
-        return found[-count:]
-
-    monkeypatch.setattr(processes, "free_addresses", remember)
-    yield found
+def nobody_left():
+    """No process may be left after the test."""
+    yield
     assert children("mpcvit.runtime") == {}
-    assert not any(map(is_listening, found))
 
 
 @pytest.fixture(autouse=True)

@@ -6,18 +6,31 @@ from pathlib import Path
 
 
 def children(word):
-    """This process's children whose command line holds a word: process id by working folder."""
-    found = {}
+    """This process's children of a module: process id by working folder, or by module."""
+    return {
+        os.path.basename(folder) or module: process
+        for process, parent, module, folder in _modules()
+        if parent == os.getpid() and word in module
+    }
+
+
+def _modules():
+    """Process, parent, module and folder of whatever runs as a module of this package.
+
+    A party's folder is its last argument: a protected process does not show where it works.
+    """
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
+            words = (entry / "cmdline").read_text().split("\0")
             parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            if parent == os.getpid() and word in (entry / "cmdline").read_text():
-                found[os.path.basename(os.readlink(entry / "cwd"))] = int(entry.name)
         except (OSError, ValueError, IndexError):
             continue  # it has just ended
-    return found
+        module = next((word for word in words if word.startswith("mpcvit.runtime.")), "")
+        if module:
+            folder = words[words.index(module) + 2] if module.endswith(".party") else ""
+            yield int(entry.name), parent, module, folder
 
 
 def is_listening(address):
@@ -27,12 +40,39 @@ def is_listening(address):
 
 
 def working_below(folder):
-    """Processes whose working folder lies below one."""
+    """Parties whose working folder lies below one."""
+    return [process for process, _, _, place in _modules() if place.startswith(f"{folder}/")]
+
+
+def ports_of(process):
+    """The ports on which a process listens, by the kernel's tables."""
+    own = _sockets(process)
     found = []
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd").startswith(f"{folder}/"):
-                found.append(int(entry))
-        except OSError:
-            continue  # it has just ended
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in own:
+                found.append(int(words[1].rpartition(":")[2], 16))
+    return found
+
+
+def sockets_of(process):
+    """The names of the unix sockets on which a process listens."""
+    own = _sockets(process)
+    lines = Path(f"/proc/{process}/net/unix").read_text().splitlines()[1:]
+    words = [line.split() for line in lines]
+    listens = "00010000"  # the flag of sockets that accept connections
+    return [
+        os.path.basename(word[7])
+        for word in words
+        if len(word) > 7 and word[3] == listens and word[6] in own
+    ]
+
+
+def _sockets(process):
+    found = set()
+    for entry in os.listdir(f"/proc/{process}/fd"):
+        target = os.readlink(f"/proc/{process}/fd/{entry}")
+        if target.startswith("socket:["):
+            found.add(target[len("socket:[") : -1])
     return found

@@ -28,7 +28,7 @@ def model():
     return small_checkpoint(CONFIG, ARCHITECTURE), random_pixels(CONFIG, 2)
 
 
-def test_through_an_emulated_network(model, addresses):
+def test_through_an_emulated_network(model, nobody_left):
     checkpoint, pixels = model
     result = mpcvit.run(checkpoint, pixels, QUICK)
     expected = mpcvit.run(checkpoint, pixels, "semi2k", simulate=True)
@@ -39,7 +39,7 @@ def test_through_an_emulated_network(model, addresses):
 
 
 @pytest.mark.long
-def test_a_dealer_that_dies(model, addresses):
+def test_a_dealer_that_dies(model, nobody_left):
     """While the first inference runs: that ends well, and the second has no material."""
     checkpoint, pixels = model
     struck = []

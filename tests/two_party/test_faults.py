@@ -49,7 +49,7 @@ def fails(checkpoint, pixels, strike, expected, within_s):
 
 
 @pytest.mark.parametrize("role", ["model_owner", "data_owner"])
-def test_a_killed_party(checkpoint, pixels, addresses, role):
+def test_a_killed_party(checkpoint, pixels, nobody_left, role):
     def kill():
         os.kill(children("mpcvit.runtime.party")[role], signal.SIGKILL)
 
@@ -63,14 +63,14 @@ def test_a_killed_party(checkpoint, pixels, addresses, role):
     )
 
 
-def test_a_stalled_party(checkpoint, pixels, addresses):
+def test_a_stalled_party(checkpoint, pixels, nobody_left):
     def stall():
         os.kill(children("mpcvit.runtime.party")["model_owner"], signal.SIGSTOP)
 
     fails(checkpoint, pixels, stall, "sent nothing for 3 s", within_s=12)
 
 
-def test_a_cut_line(checkpoint, pixels, addresses):
+def test_a_cut_line(checkpoint, pixels, nobody_left):
     def cut():
         (relay,) = children("mpcvit.runtime.wan").values()
         os.kill(relay, signal.SIGKILL)

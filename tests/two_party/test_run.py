@@ -1,19 +1,20 @@
 """Real processes: the same results and counts as in the simulator, and the modelled seconds."""
 
-import socket
-import threading
+import os
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import mpcvit
 from mpcvit.classifier import Classifier
 from mpcvit.profile import load_profile
 from tests.secure.test_costs import counts
 from tests.tolerances import FXP18, assert_close
+from tests.two_party.processes import children, ports_of, sockets_of
 
 
-def test_two_processes_agree_with_plaintext_and_simulator(checkpoint, pixels, addresses):
+def test_two_processes_agree_with_plaintext_and_simulator(checkpoint, pixels, nobody_left):
     progress = []
     result = mpcvit.run(
         checkpoint, pixels, "semi2k", progress=lambda *event: progress.append(event)
@@ -28,7 +29,7 @@ def test_two_processes_agree_with_plaintext_and_simulator(checkpoint, pixels, ad
     assert result.record.set_up.received_bytes > 8 * checkpoint.parameter_count
 
 
-def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, addresses):
+def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, nobody_left):
     result = mpcvit.run(checkpoint, pixels[:1])
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels[:1]))), FXP18)
@@ -37,14 +38,13 @@ def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, addresses)
     assert result.record.notes == ()
 
 
-def test_three_processes(checkpoint, pixels, addresses):
+def test_three_processes(checkpoint, pixels, nobody_left):
     result = mpcvit.run(checkpoint, pixels[:1], "aby3")
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels[:1]))), FXP18)
-    assert len(addresses) == 3
 
 
-def test_modelled_seconds_are_those_of_the_emulated_network(checkpoint, pixels, addresses):
+def test_modelled_seconds_are_those_of_the_emulated_network(checkpoint, pixels, nobody_left):
     """Within 15 %; the best of five, as the machine may be busy with other things."""
     profile = load_profile("semi2k-wan")
     ratios = []
@@ -56,28 +56,24 @@ def test_modelled_seconds_are_those_of_the_emulated_network(checkpoint, pixels, 
     raise AssertionError(f"measured over modelled: {ratios}")
 
 
-def test_a_stranger_on_the_port_disturbs_nothing(checkpoint, pixels, addresses):
-    strangers, silent = [], threading.Event()
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees a protected process's sockets")
+def test_no_party_opens_a_port(checkpoint, pixels, nobody_left):
+    """SPU's own link is reached through a folder that belongs to this user alone."""
+    listening = []
 
-    def intrude(what, done, total):
-        if what == "running" and not strangers:
-            for address in addresses:
-                host, port = address.rsplit(":", 1)
-                for greeting in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00\xff" * 5000):
-                    stranger = socket.create_connection((host, int(port)))
-                    stranger.sendall(greeting)
-                    strangers.append(stranger)
-            silent.set()
+    def progress(what, done, total):
+        if what == "running" and not listening:
+            for party in children("mpcvit.runtime.party").values():
+                listening.append((party, ports_of(party), sockets_of(party)))
 
-    result = mpcvit.run(checkpoint, pixels, "semi2k", progress=intrude)
-    for stranger in strangers:
-        stranger.close()
-    assert silent.is_set()
-    plain = Classifier(checkpoint)
-    assert_close(result.logits, plain(plain.preprocess(list(pixels))), FXP18)
+    mpcvit.run(checkpoint, pixels[:1], "semi2k", progress=progress)
+    assert len(listening) == 2
+    for _, ports, sockets in listening:
+        assert ports == []
+        assert sockets == ["own.sock"]
 
 
-def test_profiles_survive_the_way_into_a_process(checkpoint, pixels, addresses):
+def test_profiles_survive_the_way_into_a_process(checkpoint, pixels, nobody_left):
     profile = replace(load_profile("semi2k"), fraction_bits=16)
     result = mpcvit.run(checkpoint, pixels[:1], profile)
     assert result.record.profile["fraction_bits"] == 16

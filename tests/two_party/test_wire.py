@@ -1,4 +1,4 @@
-"""What passes over TCP towards the model owner, seen by a wiretap."""
+"""What passes towards the model owner, seen by a wiretap."""
 
 import socket
 import threading
@@ -9,7 +9,8 @@ import pytest
 import mpcvit
 from mpcvit.classifier import Classifier
 from mpcvit.runtime import processes
-from mpcvit.runtime.roles import Role, split_address
+from mpcvit.runtime.roles import Role
+from mpcvit.runtime.sockets import dial, listen
 
 
 class Wiretap:
@@ -17,9 +18,9 @@ class Wiretap:
 
     def __init__(self, target):
         self.heard = bytearray()
-        self._target = split_address(target)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.address = "{}:{}".format(*self._server.getsockname())
+        self._target = target
+        self.address = f"{target}.tap"
+        self._server = listen(self.address)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self):
@@ -33,7 +34,7 @@ class Wiretap:
     def _join(self, client):
         while True:
             try:
-                server = socket.create_connection(self._target)
+                server = dial(self._target)
                 break
             except OSError:
                 threading.Event().wait(0.02)
@@ -59,7 +60,7 @@ class Wiretap:
 
 
 @pytest.fixture
-def listen_in(monkeypatch, checkpoint, addresses):
+def listen_in(monkeypatch, checkpoint, nobody_left):
     """Run an image and give all that the model owner received."""
 
     def run(pixels):

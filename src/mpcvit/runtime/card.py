@@ -15,6 +15,12 @@ from mpcvit.runtime.errors import PartyError
 from mpcvit.storage import read_json
 
 FORMAT = "mpcvit-card/3"
+_MAX_SIZES = {
+    **{"image_size": 2048, "channels": 16, "depth": 256, "heads": 256, "width": 16_384},
+    **{"classes": 100_000, "tokens": 65_536},
+}
+_MAX_PARAMETERS = 2_000_000_000  # ViT-Giant has 1.8 billion
+_MAX_NAME = 200  # characters of a class's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +77,7 @@ class ModelCard:
                 scripts=scripts_from_plain(document["scripts"]),
             )
             model = card.model
+            _require_reasonable(card)
             card.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
             if len(card.classes) != model.classes or len(card.data.mean) != model.channels:
                 raise UserError("its parts do not fit each other")
@@ -79,3 +86,18 @@ class ModelCard:
             return card
         except (UserError, TypeError, KeyError, AttributeError) as error:
             raise PartyError(f"the model owner's description cannot be used: {error}") from error
+
+
+def _require_reasonable(card: ModelCard) -> None:
+    """Refuse sizes that no model has, before anything of these sizes is made."""
+    model = card.model
+    for name, most in _MAX_SIZES.items():
+        if not 0 < getattr(model, name) <= most:
+            raise UserError(f"its {name} of {getattr(model, name)} is not within 1 and {most}")
+    patch_values = model.patch_size**2 * model.channels
+    per_layer = model.width**2 * (4 + 2 * model.mlp_ratio)
+    around = model.width * (patch_values + model.tokens + model.classes)
+    if model.depth * per_layer + around > _MAX_PARAMETERS:
+        raise UserError(f"it has more than {_MAX_PARAMETERS:,} parameters")
+    if any(len(name) > _MAX_NAME for name in card.classes):
+        raise UserError(f"a class's name has more than {_MAX_NAME} characters")

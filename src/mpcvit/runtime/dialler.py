@@ -33,6 +33,7 @@ from mpcvit.runtime.tunnel import Tunnel
 _RETRY_S = 0.3
 _ATTEMPT_S = 10.0  # for one connection with TLS
 _PARKED = 2  # connections that wait for the server's SPU: one to use, one to reconnect
+_TURNS = 5  # of the loop, in which aborted connections close
 Result = TypeVar("Result")
 
 
@@ -185,8 +186,7 @@ class ServerLine:
         while True:
             try:
                 stream = await self._join(Way.BACK)
-                if await stream.reader.readexactly(1) != START:
-                    raise PartyError("the server began a connection in an unknown way")
+                await _until_started(stream)
             except (OSError, EOFError, PartyError):
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -252,6 +252,18 @@ class ServerLine:
             await self._conversation.stop()
         if self._control is not None:
             self._control.abort()
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
+
+async def _until_started(stream: Stream) -> None:
+    """Return when the server uses a waiting connection; close the connection otherwise."""
+    try:
+        if await stream.reader.readexactly(1) != START:
+            raise PartyError("the server began a connection in an unknown way")
+    except BaseException:
+        stream.abort()
+        raise
 
 
 def _why_no_tls(server: Address, error: ssl.SSLError) -> str:

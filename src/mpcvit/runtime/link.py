@@ -16,6 +16,8 @@ from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.roles import Address, Role, is_this_machine, resolve, roles_of
 from mpcvit.runtime.sockets import UNIX
 
+_MAX_JSON_BYTES = 1 << 25  # descriptions carry the scripts of a large program
+
 
 class Channel:
     """One party's messages to and from the others."""
@@ -62,8 +64,11 @@ class Channel:
         self.send(to, json.dumps(document).encode())
 
     def receive_json(self, sender: Role) -> Any:
+        message = self.receive(sender)
+        if len(message) > _MAX_JSON_BYTES:
+            raise PartyError(f"the {sender.value} sent a description of {len(message)} bytes")
         try:
-            return json.loads(self.receive(sender))
+            return json.loads(message)
         except (ValueError, RecursionError) as error:
             raise PartyError(f"the {sender.value} sent what cannot be understood") from error
 

@@ -127,7 +127,7 @@ class PartyProcess:
         self.control, theirs = socket.socketpair()
         with (folder / "party.log").open("wb") as log, theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "mpcvit.runtime.party", str(theirs.fileno())],
+                [sys.executable, "-m", "mpcvit.runtime.party", str(theirs.fileno()), str(folder)],
                 pass_fds=[theirs.fileno(), *inherited],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -219,7 +219,9 @@ class Session:
                     owned=self._profile.owned_weights,
                 )
             else:
-                shares, count = self._engine.sharing.take(Role.MODEL_OWNER, stage.parameters)
+                shares, count = self._engine.sharing.take(
+                    Role.MODEL_OWNER, stage.parameters, owned=self._profile.owned_weights
+                )
                 received_bytes += count
             for name, share in shares.items():
                 self._engine.runtime.set_var(name, share)

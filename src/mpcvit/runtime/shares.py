@@ -1,5 +1,6 @@
 """Shares as messages: each owner splits its own arrays, and sends a peer only the peer's part."""
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,11 +13,13 @@ from mpcvit.errors import UserError
 from mpcvit.profile import Profile, Protocol, Truncation
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.link import Channel
+from mpcvit.runtime.protobuf import bytes_head, number_field
 from mpcvit.runtime.roles import Role
 
 Share = Any  # libspu.Share
 Shape = tuple[int, ...]
 
+_CHUNK_BYTES = 1 << 27  # SPU cuts longer shares
 _RINGS = {64: libspu.FieldType.FM64, 128: libspu.FieldType.FM128}
 _PROTOCOLS = {
     Protocol.SEMI2K: libspu.ProtocolKind.SEMI2K,
@@ -68,16 +71,31 @@ class Sharing:
             self._channel.send(peer, message)
         return shares[self._channel.role], sent_bytes
 
-    def take(self, owner: Role, shapes: Mapping[str, Shape]) -> tuple[dict[str, Share], int]:
-        """Receive the own shares of an owner's arrays, and how many bytes that took."""
+    def take(
+        self, owner: Role, shapes: Mapping[str, Shape], *, owned: bool = False
+    ) -> tuple[dict[str, Share], int]:
+        """Receive the own shares of an owner's arrays, and how many bytes that took.
+
+        Each share must be of the kind that `give` makes for an array of its shape.
+        """
+        number = self._channel.roles.index(owner) if owned else -1
+        template = self._io.make_shares(
+            np.zeros(1, np.float32), libspu.Visibility.VIS_SECRET, number
+        )[self._channel.number]
+        return self._receive(owner, {name: (shape, template) for name, shape in shapes.items()})
+
+    def _receive(
+        self, owner: Role, expected: Mapping[str, tuple[Shape, Share]]
+    ) -> tuple[dict[str, Share], int]:
+        """Receive shares, and hold each to a shape and to the kind of a template."""
         message = self._channel.receive(owner)
         shares = unpack(message, owner)
-        found = [_shape(share) for share in shares]
-        if found != list(shapes.values()):
-            raise PartyError(
-                f"the {owner.value} sent shares of other shapes than the program takes"
-            )
-        return dict(zip(shapes, shares, strict=True)), len(message)
+        if len(shares) != len(expected):
+            raise PartyError(f"the {owner.value} sent another number of shares")
+        for share, (name, (shape, template)) in zip(shares, expected.items(), strict=True):
+            if reason := _why_not_like(share, shape, template):
+                raise PartyError(f"the {owner.value} sent a share of '{name}' {reason}")
+        return dict(zip(expected, shares, strict=True)), len(message)
 
     def make_up(self, shape: Shape) -> Share:
         """A share of nothing in particular: for what is run without secrets."""
@@ -99,7 +117,7 @@ class Sharing:
             return None, len(message)
         shares, received_bytes = {channel.role: share}, 0
         for peer in channel.peers:
-            theirs, count = self.take(peer, {"output": shape})
+            theirs, count = self._receive(peer, {"output": (shape, share)})
             shares[peer], received_bytes = theirs["output"], received_bytes + count
         return self._io.reconstruct(channel.in_order_of_parties(shares)), received_bytes
 
@@ -137,15 +155,55 @@ def unpack(message: bytes, sender: Role) -> list[Share]:
             share.meta, share.share_chunks = pieces[0], pieces[1:]
             shares.append(share)
     except (struct.error, IndexError) as error:
-        raise PartyError(f"the {sender.value} sent what are no shares") from error
+        raise PartyError(f"the {sender.value} sent malformed shares") from error
     return shares
 
 
-def _shape(share: Share) -> Shape:
+def _why_not_like(share: Share, shape: Shape, template: Share) -> str:
+    """Return how a share differs from what is expected, before SPU reads any of it."""
+    meta, expected = _meta(share), _meta(template)
+    if meta is None or expected is None or tuple(meta.shape.dims) != shape:
+        return "of another shape than the program takes"
+    for name in ("data_type", "visibility", "storage_type"):
+        if getattr(meta, name) != getattr(expected, name):
+            return f"of another {name.replace('_', ' ')}"
+    length = math.prod(shape) * _bytes_of(template) // max(1, math.prod(expected.shape.dims))
+    if not _are_chunks_of(share.share_chunks, length):
+        return f"that does not hold {length} bytes"
+    return ""
+
+
+def _meta(share: Share) -> Any:
     meta = libspu.ValueMeta()  # type: ignore[reportCallIssue]
-    if not meta.ParseFromString(share.meta):
-        return ()
-    return tuple(meta.shape.dims)
+    return meta if meta.ParseFromString(share.meta) else None
+
+
+def _bytes_of(share: Share) -> int:
+    """Return how many bytes a share of this party's own making holds."""
+    length = 0
+    if share.share_chunks:
+        for place, byte in enumerate(share.share_chunks[0][1:11]):  # the first field
+            length |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                break
+    return length
+
+
+def _are_chunks_of(chunks: Sequence[bytes], length: int) -> bool:
+    """Return whether chunks are just the ones into which SPU cuts an array of that length.
+
+    A chunk is a protocol buffer: the array's length, its own offset unless zero, its bytes.
+    """
+    offsets = range(0, length, _CHUNK_BYTES)
+    if len(chunks) != len(offsets):
+        return False
+    for chunk, offset in zip(chunks, offsets, strict=True):
+        size = min(_CHUNK_BYTES, length - offset)
+        head = number_field(1, length) + (number_field(2, offset) if offset else b"")
+        head += bytes_head(3, size)
+        if len(chunk) != len(head) + size or not chunk.startswith(head):
+            return False
+    return True
 
 
 def _require_range(name: str, array: np.ndarray, profile: Profile) -> None:

@@ -5,11 +5,11 @@ import stat
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from mpcvit.runtime.certificates import make_certificates, read_certificate, roles_named
+from mpcvit.runtime.tls import load_credentials
 
 from mpcvit.errors import UserError
-from mpcvit.runtime.certificates import make_certificates, read_certificate, roles_named
 from mpcvit.runtime.roles import Role
-from mpcvit.runtime.tls import load_credentials
 
 
 def content(folder):
