@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.test_commands import invoke
 
 CONFIG = Path(__file__).parents[2] / "configs" / "digits-quick.toml"
+CHANCE = 0.1  # of ten digits
 RELU_SOFTMAX_POINTS = 1.0  # how far the found network may fall behind the ReLU-softmax one
 
 
@@ -28,29 +31,58 @@ def trained(*arguments):
 
 
 def mpcvit(*arguments):
-    """What any other command prints, likewise."""
+    """What any other command prints, as JSON."""
     return json.loads(invoke(*arguments, "--json").stdout)
 
 
-def test_teacher_search_derive_retrain_compare(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    teacher = trained("train", CONFIG, "--set", "model.attention=softmax", "--out", "runs/teacher")
-    relu_softmax = trained(
-        "train", CONFIG, "--set", "model.attention=relu_softmax", "--out", "runs/rs"
+def teacher_search_derive_retrain(*changes):
+    """Run the method; return what training the ReLU-softmax network and deriving printed."""
+    settings = [word for change in changes for word in ("--set", change)]
+    teacher = trained(
+        "train", CONFIG, *settings, "--set", "model.attention=softmax", "--out", "runs/teacher"
     )
-    mpcvit("estimate", CONFIG, "--out", "latency.json")
-    found = trained("search", CONFIG, "--latency", "latency.json", "--out", "runs/search")
+    relu_softmax = trained(
+        "train", CONFIG, *settings, "--set", "model.attention=relu_softmax", "--out", "runs/rs"
+    )
+    mpcvit("estimate", CONFIG, *settings, "--out", "latency.json")
+    found = trained(
+        "search", CONFIG, *settings, "--latency", "latency.json", "--out", "runs/search"
+    )
     assert max(found["alpha_mean_per_layer"]) < 1  # something was given up
     derived = mpcvit("derive", "runs/search", "--relu-softmax-ratio", 0.5, "--out", "arch.json")
-    assert (derived["kept"], derived["units"]) == (4, 8)
     trained(
-        *("retrain", CONFIG, "--arch", "arch.json", "--teacher", teacher["model"]),
+        *("retrain", CONFIG, *settings, "--arch", "arch.json", "--teacher", teacher["model"]),
         *("--out", "runs/mpcvit-0.5"),
     )
-    rows = {
-        Path(row["name"]).name: row
-        for row in mpcvit("compare", "runs/teacher", "runs/rs", "runs/mpcvit-0.5")
-    }
+    return relu_softmax, derived
+
+
+def compared():
+    rows = mpcvit("compare", "runs/teacher", "runs/rs", "runs/mpcvit-0.5")
+    return {Path(row["name"]).name: row for row in rows}
+
+
+def test_one_layer(tmp_path, monkeypatch):
+    """Every command once, as far as numbers do not depend on a long training."""
+    monkeypatch.chdir(tmp_path)
+    _, derived = teacher_search_derive_retrain(
+        *("model.depth=1", "train.epochs=3", "search.epochs=2", "distill.epochs=3"),
+    )
+    assert (derived["kept"], derived["units"]) == (2, 4)
+    rows = compared()
+    mixed = rows["mpcvit-0.5"]
+    assert mixed["heads"] == "2 scaling + 2 relu_softmax"
+    assert mixed["top1"] > 3 * CHANCE
+    assert mixed["sent_mb"] < rows["rs"]["sent_mb"] < rows["teacher"]["sent_mb"]
+    assert mixed["modelled_s"] < rows["teacher"]["modelled_s"]
+
+
+@pytest.mark.long
+def test_teacher_search_derive_retrain_compare(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    relu_softmax, derived = teacher_search_derive_retrain()
+    assert (derived["kept"], derived["units"]) == (4, 8)
+    rows = compared()
     mixed, plain = rows["mpcvit-0.5"], rows["rs"]
     assert mixed["heads"] == "4 scaling + 4 relu_softmax"
     assert 100 * mixed["top1"] >= 100 * relu_softmax["test_top1"] - RELU_SOFTMAX_POINTS

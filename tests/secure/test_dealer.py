@@ -10,7 +10,9 @@ import pytest
 import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.bench import dealer as bench
+from mpcvit.bench.networks import random_checkpoint
 from mpcvit.classifier import Classifier
+from mpcvit.config import ModelConfig
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.gateway import Conductor, Gateway, Recorder, zeros
 from mpcvit.dealer.script import Kind, Script, Step, scripts_from_plain, scripts_to_plain
@@ -18,10 +20,13 @@ from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.profile import Limits, load_profile
 from mpcvit.runtime import dealer_place, dealing, desk, rehearsal
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.compiled import compile_network
 from mpcvit.runtime.probe import probe
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.secure.test_lowered import FXP26
 from tests.tolerances import FXP18, FXP18_EXP, assert_close
+from tests.unit.dealer.conftest import GOLDEN
 
 K = AttentionKind
 FIRST_PARTY, DEALER = load_profile("semi2k"), load_profile("semi2k-dealer")
@@ -222,3 +227,16 @@ def test_bench_measures_both_forms_both_dealers_and_the_dealer_alone(program, mo
     assert len({tuple(row) for row in rows}) == 1  # columns of one table
     with pytest.raises(UserError, match="must have a dealer"):
         measure((checkpoint,), FIRST_PARTY, workers=(1,))
+
+
+@pytest.mark.long
+def test_a_layer_of_deit_small_asks_for_what_the_dealers_limits_were_chosen_by():
+    """`tests/unit/dealer/test_jam.py` holds twelve of these against the limits."""
+    model = ModelConfig(
+        image_size=224, patch_size=16, classes=1000, depth=1, heads=6, width=384, mlp_ratio=4.0
+    )
+    architecture = Architecture.uniform(AttentionKind.SOFTMAX, depth=1, heads=6)
+    profile = load_profile("semi2k-dealer")
+    card = ModelCard.of(random_checkpoint(model, architecture))
+    script = rehearsal._rehearse(compile_network(card, profile, 1), profile)
+    assert script == Script.from_bytes((GOLDEN / "deit_small_layer.script").read_bytes())

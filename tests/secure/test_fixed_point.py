@@ -88,8 +88,11 @@ def test_a_simulated_run_notes_what_leaves_the_range():
         parameters["blocks_0"]["mlp"][name]["kernel"] *= 1e5
     checkpoint = replace(checkpoint, parameters=parameters)
     pixels = random_pixels(checkpoint.model, 1)
-    notes = mpcvit.run(checkpoint, pixels, PROFILE, simulate=True).record.notes
+    result = mpcvit.run(checkpoint, pixels, PROFILE, simulate=True, check_range=True)
+    notes = result.record.notes
     assert any(note.startswith("block 0: ") and "beyond the" in note for note in notes)
+    with pytest.raises(UserError, match="check_range needs simulate"):
+        mpcvit.run(checkpoint, pixels, PROFILE, check_range=True)
 
 
 @pytest.mark.parametrize("value", [1e9, np.nan, np.inf])

@@ -14,7 +14,7 @@ from mpcvit.cli.stopping import until_stopped
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
-    from mpcvit.dealer.server import Served
+    from mpcvit.dealer.log import Served
 
 dealer = typer.Typer(
     no_args_is_help=True,
@@ -89,9 +89,9 @@ def serve(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import socket
 
-    from mpcvit.dealer.jobs import JobLimits, JobTable
     from mpcvit.dealer.keys import load_private_key
     from mpcvit.dealer.server import serve_dealer
+    from mpcvit.dealer.table import JobLimits, JobTable
     from mpcvit.hosts.credentials import load_credentials
     from mpcvit.hosts.hardening import protect_memory
     from mpcvit.hosts.peer import DEALER
@@ -126,8 +126,8 @@ def metrics(key_folder: KeyFolder, records: Records = None, as_json: AsJson = Fa
 
     Example: mpcvit dealer metrics --keys dealer
     """
-    from mpcvit.dealer.jobs import JobTable
     from mpcvit.dealer.keys import load_private_key
+    from mpcvit.dealer.table import JobTable
 
     key, place = load_private_key(key_folder), _place(records, key_folder)
     if not place.is_file():

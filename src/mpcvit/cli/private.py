@@ -51,6 +51,14 @@ def run(
             "neither private nor with a network.",
         ),
     ] = False,
+    check_range: Annotated[
+        bool,
+        typer.Option(
+            "--check-range",
+            help="With --simulate: compute in plaintext first, and name the stages whose values "
+            "leave the range that the profile can represent.",
+        ),
+    ] = False,
     out: RecordFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,6 +86,7 @@ def run(
             settings,
             batch_size=batch_size,
             simulate=simulate,
+            check_range=check_range,
             progress=progress,
         )
     tell(pictures, result, settings, out=out, as_json=as_json)

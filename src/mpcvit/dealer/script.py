@@ -9,6 +9,7 @@ taken out of turn.
 import base64
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +19,17 @@ from typing import Any
 
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.generator import blocks_of
+from mpcvit.dealer.limits import (
+    MOST_ANSWER_BYTES,
+    MOST_DRAWN_BYTES,
+    MOST_INFLATED_BYTES,
+    MOST_MULTIPLY_ADDS,
+    MOST_STEP_BYTES,
+    MOST_STEPS,
+)
 from mpcvit.dealer.ring import MOST_INNER, WIDTHS
 
-MOST_STEPS = 200_000
-MOST_STEP_BYTES = 1 << 28
-MOST_BYTES = 1 << 33  # of an inference
-_MOST_TEXT = 1 << 24
+_MOST_ROW = 100  # characters
 _MOST_SCRIPTS = 16  # that one program carries
 
 
@@ -102,6 +108,11 @@ class Step:
         return self.operand_bytes[-1:] * buffers
 
     @property
+    def multiply_adds(self) -> int:
+        """The multiplications of a matrix product. Other kinds take one for each element drawn."""
+        return math.prod(self.shape) if self.kind is Kind.DOT else 0
+
+    @property
     def blocks(self) -> int:
         """How far it moves the parties' counters."""
         return sum(map(blocks_of, self.operand_bytes))
@@ -136,14 +147,26 @@ class Script:
     steps: tuple[Step, ...]
 
     def __post_init__(self) -> None:
-        if len(self.steps) > MOST_STEPS or self.answer_bytes > MOST_BYTES:
-            raise DealerError(
-                f"a script of {len(self.steps)} steps and {self.answer_bytes} bytes is too long"
-            )
+        for what, amount, most in (
+            ("has {:,} steps", len(self.steps), MOST_STEPS),
+            ("draws {:,} bytes", self.drawn_bytes, MOST_DRAWN_BYTES),
+            ("asks for {:,} bytes", self.answer_bytes, MOST_ANSWER_BYTES),
+            ("takes {:,} multiply-adds", self.multiply_adds, MOST_MULTIPLY_ADDS),
+        ):
+            if amount > most:
+                raise DealerError(f"a script {what.format(amount)}; a dealer allows {most:,}")
 
     @cached_property
     def answer_bytes(self) -> int:
         return sum(sum(step.answer_bytes) for step in self.steps)
+
+    @cached_property
+    def drawn_bytes(self) -> int:
+        return sum(sum(step.operand_bytes) for step in self.steps)
+
+    @cached_property
+    def multiply_adds(self) -> int:
+        return sum(step.multiply_adds for step in self.steps)
 
     @cached_property
     def blocks(self) -> int:
@@ -164,21 +187,61 @@ class Script:
     @classmethod
     def from_bytes(cls, content: bytes) -> "Script":
         """Decode what a party sent, and believe nothing of it."""
-        unpacker = zlib.decompressobj()
-        try:
-            text = unpacker.decompress(content, _MOST_TEXT)
-            rows = json.loads(text)
-        except (zlib.error, ValueError, RecursionError):
-            raise DealerError("the script cannot be understood") from None
-        if not isinstance(rows, list) or not unpacker.eof or unpacker.unused_data:
+        return cls.from_text(inflate(content, MOST_INFLATED_BYTES))
+
+    @classmethod
+    def from_text(cls, text: bytes) -> "Script":
+        """Decode steps. Each must be in its one written form."""
+        if count_steps(text) > MOST_STEPS:
+            raise DealerError(f"a script has more than {MOST_STEPS:,} steps")
+        if text == b"[]":
+            return cls(())
+        if not (text.startswith(b"[[") and text.endswith(b"]]")):
             raise DealerError("the script cannot be understood")
-        script = cls(tuple(map(Step.from_row, rows)))
-        if script._text() != text:
-            raise DealerError("the script is not in its one written form")
-        return script
+        rows = text[2:-2].split(_BETWEEN_STEPS)
+        known = {row: _step_of(row) for row in set(rows)}
+        return cls(tuple(known[row] for row in rows))
 
     def _text(self) -> bytes:
         return json.dumps([step.to_row() for step in self.steps], separators=(",", ":")).encode()
+
+
+_BETWEEN_STEPS = b"],["  # and nowhere else in a script's one written form
+
+
+def inflate(content: bytes, most_bytes: int) -> bytes:
+    """Return a script's text. No more than the limit is ever unpacked."""
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(content, most_bytes + 1)
+    except zlib.error:
+        raise DealerError("the script cannot be understood") from None
+    if len(text) > most_bytes:
+        raise DealerError(f"scripts of more than {MOST_INFLATED_BYTES:,} bytes are too long")
+    if not unpacker.eof or unpacker.unused_data:
+        raise DealerError("the script cannot be understood")
+    return text
+
+
+def count_steps(text: bytes) -> int:
+    """Return the steps of a script's text, before anything is made of it.
+
+    >>> count_steps(b'[["And",16,[3],0],["And",16,[3],0]]')
+    2
+    """
+    return text.count(_BETWEEN_STEPS) + 1
+
+
+def _step_of(row: bytes) -> Step:
+    try:
+        step = Step.from_row(json.loads(b"[%s]" % row)) if len(row) <= _MOST_ROW else None
+    except (ValueError, RecursionError):
+        step = None
+    if step is None:
+        raise DealerError("a step of the script cannot be understood")
+    if json.dumps(step.to_row(), separators=(",", ":")).encode() != b"[%s]" % row:
+        raise DealerError("the script is not in its one written form")
+    return step
 
 
 Scripts = Mapping[str, Script]

@@ -4,7 +4,7 @@
     POST /jobs                         a party authorises a job
     GET  /jobs/DIGEST                  whether both have
     GET  /jobs/DIGEST/INFERENCE/STEP   the material of an inference, from a step on
-    GET  /metrics                      totals
+    GET  /metrics                      totals of the party that asks
 
 Every connection is TLS with a certificate of the parties' authority, and
 carries one request. No request holds an operation, a seed or a counter outside
@@ -19,53 +19,22 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
-from typing import Any
 
 from mpcvit.dealer import ADJUSTING, PARTIES, SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
-from mpcvit.dealer.jobs import MOST_JOB_BYTES, Job, JobTable
+from mpcvit.dealer.job_reader import JobReader
+from mpcvit.dealer.limits import MOST_REQUEST_BYTES
+from mpcvit.dealer.log import Log, LogWriter, Visit
 from mpcvit.dealer.messages import Message, read_message, send, send_head
 from mpcvit.dealer.operations import adjust
-from mpcvit.hosts.peer import peer_of
+from mpcvit.dealer.room import Room
+from mpcvit.dealer.table import JobTable
+from mpcvit.hosts.peer import Peer, peer_of
 
-_HELLO_S = 10.0  # for TLS and the request
-_MOST_CONNECTIONS = 64
+_REQUEST_S = 10.0  # for TLS and the whole request
 _LOOK_UP_S = 0.5
 _PIECE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Served:
-    """A line of the log: who asked for what, what it took, how it ended. Never a seed."""
-
-    time: str
-    peer: str
-    certificate: str  # the name in it
-    job: str = ""  # the beginning of its digest
-    what: str = ""
-    sent_bytes: int = 0
-    seconds: float = 0.0
-    ended: str = "done"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def __str__(self) -> str:
-        """
-        >>> print(Served(time="now", peer="10.0.0.1:5", certificate="server", what="terms"))
-        now peer=10.0.0.1:5 certificate="server" job="" what="terms" sent_bytes=0 seconds=0.0 \
-ended="done"
-        """
-        rest = {name: value for name, value in self.to_dict().items() if name != "time"}
-        quoted = {"certificate", "job", "what", "ended"}
-        shown = (f"{k}={json.dumps(v) if k in quoted else v}" for k, v in rest.items())
-        return " ".join([self.time, *shown])
-
-
-Log = Callable[[Served], None]
+_SLOWEST = 1 << 18  # bytes a second; who reads more slowly asks for the rest again
 
 
 def serve_dealer(
@@ -78,9 +47,10 @@ def serve_dealer(
     log: Log = lambda served: None,
     workers: int = 1,
     stall_s: float = 30.0,
+    request_s: float = _REQUEST_S,
 ) -> None:
-    """Answer until `stop` is set, in so many processes that share the listener and the table."""
-    desk = _Desk(context, table, fingerprint, log, stall_s)
+    """Answer until `stop` is set, in several processes that share the listener and the table."""
+    desk = _Desk(context, table, fingerprint, log, stall_s, request_s)
     children = [_fork(desk, listener, stop) for _ in range(workers - 1)]
     try:
         desk.run(listener, stop)
@@ -118,33 +88,57 @@ class _Desk:
         fingerprint: str,
         log: Log,
         stall_s: float,
+        request_s: float,
     ) -> None:
         self._context, self._table, self._fingerprint = context, table, fingerprint
         self._log, self._stall_s = log, stall_s
-        self._log_lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self._room, self._reader = Room(request_s), JobReader()
 
     def run(self, listener: socket.socket, stop: threading.Event) -> None:
         listener.settimeout(_LOOK_UP_S)
-        while not stop.is_set():
-            try:
-                connection, peer = listener.accept()
-            except (TimeoutError, BlockingIOError):
-                continue
-            if not self._places.acquire(blocking=False):
-                connection.close()
-                continue
-            threading.Thread(target=self._visit, args=(connection, peer), daemon=True).start()
+        self._reader.start()
+        lines = LogWriter(self._log)
+        try:
+            while not stop.is_set():
+                self._room.sweep()
+                try:
+                    connection, address = listener.accept()
+                except (TimeoutError, BlockingIOError):
+                    continue
+                except OSError:  # no file is left, for instance: wait until there is one
+                    self._room.drop_oldest()
+                    stop.wait(_LOOK_UP_S)
+                    continue
+                self._welcome(connection, "{}:{}".format(*address), lines)
+        finally:
+            self._reader.close()
+            lines.close()
 
-    def _visit(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+    def _welcome(self, connection: socket.socket, address: str, lines: LogWriter) -> None:
+        try:
+            line = self._context.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+        except (OSError, ValueError):  # it is gone already
+            connection.close()
+            return
+        self._room.enter(line)
+        visit = Visit(peer=address)
+        try:
+            threading.Thread(target=self._visit, args=(line, visit, lines), daemon=True).start()
+        except RuntimeError:  # no thread is left
+            self._room.leave(line)
+            line.close()
+
+    def _visit(self, line: ssl.SSLSocket, visit: Visit, lines: LogWriter) -> None:
         """One connection, from the first byte to its line in the log."""
         started = time.perf_counter()
-        visit = _Visit(peer="{}:{}".format(*peer))
         try:
-            connection.settimeout(_HELLO_S)
-            with self._context.wrap_socket(connection, server_side=True) as line:
-                visit.certificate = peer_of(line).role
-                self._answer(line, visit)
+            line.settimeout(self._stall_s)
+            line.do_handshake()
+            peer = peer_of(line)
+            visit.certificate = peer.name
+            self._answer(line, peer, visit)
         except ssl.SSLError as error:
             visit.ended = f"no TLS with an accepted certificate: {error.reason or error}"
         except TimeoutError:
@@ -154,25 +148,26 @@ class _Desk:
         except Exception as error:  # whatever it is, the next one is answered
             visit.ended = f"unexpected {type(error).__name__}"
         finally:
-            connection.close()
-            self._places.release()
-        with self._log_lock:
-            self._log(visit.to_line(time.perf_counter() - started))
+            if self._room.leave(line):
+                visit.ended = "hung up on: it took too long, or too many others asked"
+            line.close()
+            lines.put(visit.to_line(time.perf_counter() - started))
 
-    def _answer(self, line: ssl.SSLSocket, visit: "_Visit") -> None:
+    def _answer(self, line: ssl.SSLSocket, peer: Peer, visit: Visit) -> None:
         try:
-            if visit.certificate not in PARTIES:
-                raise DealerError(f"a certificate of '{visit.certificate}' is not that of a party")
+            if peer.role not in PARTIES:
+                raise DealerError(f"a certificate of '{peer.role}' is not that of a party")
             with line.makefile("rb") as stream:
-                message = read_message(stream, MOST_JOB_BYTES)
+                message = read_message(stream, MOST_REQUEST_BYTES)
             if message is not None:
-                self._decide(line, message, visit)
+                with self._room.answering(line, peer.fingerprint, self._stall_s):
+                    self._decide(line, message, peer, visit)
         except DealerError as error:
             visit.ended = f"refused: {error}"
             status = 503 if isinstance(error, LaterError) else 403
             send(line, status, [str(error).encode()])
 
-    def _decide(self, line: ssl.SSLSocket, message: Message, visit: "_Visit") -> None:
+    def _decide(self, line: ssl.SSLSocket, message: Message, peer: Peer, visit: Visit) -> None:
         match message.method, *message.path.split("/")[1:]:
             case "GET", "terms":
                 visit.what = "terms"
@@ -180,71 +175,60 @@ class _Desk:
                 send(line, 200, [json.dumps(terms).encode()])
             case "GET", "metrics":
                 visit.what = "metrics"
-                send(line, 200, [json.dumps(self._table.totals()).encode()])
+                send(line, 200, [json.dumps(self._table.totals(peer.fingerprint)).encode()])
             case "POST", "jobs":
-                job = Job.from_bytes(message.body)
-                visit.job, visit.what = job.digest, "authorise"
-                self._table.authorise(job, visit.certificate)
+                visit.what = "authorise"
+                self._table.admit(peer)
+                job = self._reader.read(message.body)
+                visit.job = job.digest
+                self._table.authorise(job, peer)
                 send(line, 200, [job.digest.encode()])
             case "GET", "jobs", digest:
                 visit.job, visit.what = digest, "wait"
-                self._table.require_open(digest)
+                self._table.require_open(digest, peer)
                 send(line, 200, [digest.encode()])
-            case "GET", "jobs", digest, inference, step if inference.isdigit() and step.isdigit():
+            case "GET", "jobs", digest, inference, step if (
+                inference.isdecimal() and step.isdecimal()
+            ):
                 visit.job, visit.what = digest, f"inference {inference}"
-                if visit.certificate != ADJUSTING:
+                if peer.role != ADJUSTING:
                     raise DealerError(f"material is for the {ADJUSTING} alone")
-                self._give(line, digest, int(inference), int(step), visit)
+                self._give(line, digest, int(inference), int(step), peer, visit)
             case _:
                 raise DealerError("there is nothing of this kind to ask for")
 
     def _give(
-        self, line: ssl.SSLSocket, digest: str, inference: int, first: int, visit: "_Visit"
+        self,
+        line: ssl.SSLSocket,
+        digest: str,
+        inference: int,
+        first: int,
+        peer: Peer,
+        visit: Visit,
     ) -> None:
         """Compute and send an inference's material, step by step."""
         started, cpu = time.perf_counter(), time.thread_time()
-        job, seeds = self._table.begin(digest, inference)
-        script, start = job.inference(inference)
+        turn = self._table.begin(digest, inference, peer)
+        script, start = turn.job.inference(inference)
         skipped, rest = script.steps[:first], script.steps[first:]
         start += sum(step.blocks for step in skipped)
         total = sum(sum(step.answer_bytes) for step in rest)
-        line.settimeout(self._stall_s)
+        self._room.prolong(line, self._stall_s + total / _SLOWEST)
         send_head(line, 200, total)
         pending = bytearray()
         for step in rest:
-            pending += adjust(step, seeds, start)
+            pending += adjust(step, turn.seeds, start)
             start += step.blocks
-            if len(pending) >= _PIECE_BYTES or step is rest[-1]:
+            if len(pending) >= _PIECE_BYTES:
                 line.sendall(pending)
                 visit.sent_bytes += len(pending)
                 pending = bytearray()
+        line.sendall(pending)
+        visit.sent_bytes += len(pending)
         self._table.count(
+            turn.parties,
             inferences=1,
             sent_bytes=visit.sent_bytes,
             seconds=time.perf_counter() - started,
             cpu_seconds=time.thread_time() - cpu,
-        )
-
-
-@dataclass(kw_only=True)
-class _Visit:
-    """What is known of a connection while it lasts."""
-
-    peer: str
-    certificate: str = ""
-    job: str = ""
-    what: str = ""
-    sent_bytes: int = 0
-    ended: str = "done"
-
-    def to_line(self, seconds: float) -> Served:
-        return Served(
-            time=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            peer=self.peer,
-            certificate=self.certificate,
-            job=self.job[:12],
-            what=self.what,
-            sent_bytes=self.sent_bytes,
-            seconds=round(seconds, 3),
-            ended=self.ended,
         )

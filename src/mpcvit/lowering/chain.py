@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from mpcvit.errors import UserError
 
@@ -66,6 +65,8 @@ def fit_chain(z: np.ndarray, target: np.ndarray, allowed: np.ndarray, products: 
 
     Gauss-Newton from random starts; the outer sum is solved for in every step.
     """
+    from scipy.optimize import least_squares  # fits alone need it, and no party fits
+
     sizes = [3 + index for index in range(products - 1)]
     rng = np.random.default_rng(0)
     unit = 1 / allowed

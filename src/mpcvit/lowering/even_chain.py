@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 from jax import Array
 from numpy.polynomial import chebyshev
-from scipy.special import erf, expit
 
 from mpcvit.config import Activation
 from mpcvit.errors import UserError
@@ -66,6 +65,8 @@ class EvenChain:
 
 
 def _exact(activation: Activation, x: np.ndarray) -> np.ndarray:
+    from scipy.special import erf, expit  # fits alone need it, and no party fits
+
     match activation:
         case Activation.GELU:
             return x * (1 + erf(x / math.sqrt(2))) / 2

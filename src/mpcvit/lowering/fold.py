@@ -6,6 +6,7 @@ read them. What only norms read is centred where it is written, by
 and needs none. All of it in float64.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -49,13 +50,15 @@ def fold(
     return _float32(weights)
 
 
+@lru_cache(maxsize=64)  # a network is traced for it, and every load of a program asks
 def weight_shapes(
     config: ModelConfig, architecture: Architecture, passes: Passes = ALL_PASSES
 ) -> Weights:
-    """The tree that `fold` gives, of zeros: shapes are public."""
+    """Return the shapes of the tree that `fold` gives. They are public."""
     shapes = jax.eval_shape(lambda: init_parameters(config, architecture, seed=0))
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
-    return fold(config, architecture, zeros, passes)
+    weights = fold(config, architecture, zeros, passes)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), weights)
 
 
 def mlp_forms(layer: LayerArchitecture, passes: Passes = ALL_PASSES) -> frozenset[MlpForm]:

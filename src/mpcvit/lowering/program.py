@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import save_file
 
 from mpcvit.arch import Architecture
@@ -78,8 +78,7 @@ class SecureProgram:
             raise UserError("the parts of the program do not fit each other")
         functions_of(self.plan, model, self.architecture)  # refuses a plan that lacks something
         expected = weight_shapes(model, self.architecture, self.plan.passes)
-        found = {name: array.shape for name, array in flatten_parameters(self.parameters).items()}
-        if found != {name: array.shape for name, array in flatten_parameters(expected).items()}:
+        if _shapes(self.parameters) != _shapes(expected):
             raise UserError("the weights do not fit the program")
 
     def __call__(self, images: Any) -> np.ndarray:
@@ -188,6 +187,11 @@ class SecureProgram:
             )
         except (UserError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise UserError(f"{place} cannot be used: {error}") from error
+
+
+def _shapes(weights: Weights) -> dict[str, tuple[int, ...]]:
+    leaves: dict[str, Any] = flatten_dict(weights, sep=".")
+    return {name: tuple(leaf.shape) for name, leaf in leaves.items()}
 
 
 Model: TypeAlias = Checkpoint | SecureProgram

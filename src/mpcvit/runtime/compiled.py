@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -68,7 +69,26 @@ class Program:
 def compile_network(
     card: ModelCard, profile: Profile, batch: int, progress: Progress = lambda done, total: None
 ) -> Program:
-    """Compile every stage of a model for a batch size. Needs no weights."""
+    """Compile every stage of a model for a batch size. Needs no weights.
+
+    Parties that are threads of one process trace a network once between them.
+    """
+    key = (card.model, card.architecture, card.plan, profile, batch)
+    with _one_at_a_time:
+        program = _programs.pop(key, None) or _compile_stages(card, profile, batch, progress)
+        _programs[key] = program
+        while len(_programs) > _MOST_PROGRAMS:
+            del _programs[next(iter(_programs))]
+    progress(len(program.stages), len(program.stages))
+    return program
+
+
+_MOST_PROGRAMS = 8  # a process keeps in memory; the oldest goes first
+_programs: dict[Any, Program] = {}
+_one_at_a_time = threading.Lock()
+
+
+def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Progress) -> Program:
     network = stage_network(card, profile)
     model = card.model
     shape = (batch, model.image_size, model.image_size, model.channels)

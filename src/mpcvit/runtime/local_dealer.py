@@ -12,9 +12,9 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from mpcvit.dealer.jobs import JobLimits, JobTable
 from mpcvit.dealer.keys import PUBLIC_FILE, load_private_key, make_keys
 from mpcvit.dealer.server import serve_dealer
+from mpcvit.dealer.table import JobLimits, JobTable
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.hosts.hardening import protect_memory

@@ -50,6 +50,7 @@ def run(
     *,
     batch_size: int = 1,
     simulate: bool = False,
+    check_range: bool = False,
     progress: Progress = lambda what, done, total: None,
 ) -> RunResult:
     """Classify images privately: the model's owner does not see them, nor their owner the model.
@@ -59,17 +60,21 @@ def run(
     that the profile describes: `cheetah` unless given, and `semi2k-dealer` for
     a program that was lowered for SEMI2K. `simulate` makes them threads of this process
     instead: quicker to start and with the same counts, but not private and with
-    no network; there, the record's notes name stages whose values leave the
-    range that the profile can represent.
+    no network. There, `check_range` first computes in plaintext, and the record's
+    notes name stages whose values leave the range that the profile can represent.
     """
     settings = settings_for(model, load_profile(profile or default_for(model)))
     if batch_size < 1:
         raise UserError(f"batch_size must be positive, not {batch_size}")
+    if check_range and not simulate:
+        raise UserError("check_range needs simulate: between parties nobody sees the values")
     pictures = list_images(images)
     journal = Journal(progress)
     progress("connecting", 0, 1)
     if simulate:
-        logits = _simulate(_loaded(model), pictures, settings, batch_size, journal)
+        logits = _simulate(
+            _loaded(model), pictures, settings, batch_size, journal, check_range=check_range
+        )
     else:
         logits = _run_apart(model, pictures, settings, batch_size, journal)
     return make_result(
@@ -119,16 +124,17 @@ def _simulate(
     profile: Profile,
     batch_size: int,
     journal: Journal,
+    *,
+    check_range: bool,
 ) -> np.ndarray:
     from mpcvit.runtime.ranges import representable
     from mpcvit.runtime.simulate import simulate
 
     def make_images(card: "ModelCard") -> np.ndarray:
         inputs = make_inputs(list(images), card.model, card.data)
-        overflows = [str(found) for found in representable(model, inputs.images, profile)]
-        journal.add(
-            Role.DATA_OWNER, {"event": "inputs", "resized": inputs.resized, "notes": overflows}
-        )
+        overflows = representable(model, inputs.images, profile) if check_range else ()
+        notes = [str(overflow) for overflow in overflows]
+        journal.add(Role.DATA_OWNER, {"event": "inputs", "resized": inputs.resized, "notes": notes})
         return inputs.images
 
     return simulate(model, make_images, profile, batch_size=batch_size, journal=journal)

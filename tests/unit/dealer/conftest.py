@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from mpcvit.dealer.client import DealerClient
-from mpcvit.dealer.jobs import JobLimits, JobTable
 from mpcvit.dealer.keys import load_private_key
 from mpcvit.dealer.server import serve_dealer
+from mpcvit.dealer.table import JobLimits, JobTable
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.hosts.credentials import Credentials
+from mpcvit.hosts.peer import CLIENT, DEALER, SERVER
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "dealer"
+ALL = (SERVER, CLIENT, DEALER)
 
 
 @pytest.fixture(scope="session")
@@ -25,15 +27,16 @@ def key():
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dealer") / "certs"
-    make_certificates(folder, names=("server", "client", "dealer"))
+    make_certificates(folder, names=ALL)
     return folder
 
 
 class Running:
     """A dealer that can be asked, stopped and started again."""
 
-    def __init__(self, key, certificates, folder, limits=None):
+    def __init__(self, key, certificates, folder, limits, settings):
         self.key, self.certificates, self.limits = key, certificates, limits
+        self.settings = settings
         self.records = folder / "jobs.sqlite"
         self.address, self.log = "", []
         self.start()
@@ -48,7 +51,10 @@ class Running:
         self._thread = threading.Thread(
             target=serve_dealer,
             args=(self._listener, context, self.table, self.key.public.fingerprint),
-            kwargs={"stop": self._stop, "log": self.log.append, "stall_s": 5.0},
+            kwargs={
+                **{"stop": self._stop, "log": self.log.append, "stall_s": 5.0},
+                **self.settings,
+            },
         )
         self._thread.start()
 
@@ -81,8 +87,11 @@ def running(key, certificates, tmp_path):
 def _many(key, certificates, folder):
     made = []
 
-    def make(**limits):
-        made.append(Running(key, certificates, folder, JobLimits(**limits) if limits else None))
+    def make(**changes):
+        """Limits of jobs, and settings of the dealer."""
+        limits = {name: value for name, value in changes.items() if hasattr(JobLimits, name)}
+        settings = {name: value for name, value in changes.items() if name not in limits}
+        made.append(Running(key, certificates, folder, JobLimits(**limits), settings))
         return made[-1]
 
     try:

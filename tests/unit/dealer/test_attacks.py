@@ -15,6 +15,7 @@ from mpcvit.dealer.framing import read_call
 from mpcvit.dealer.generator import draw
 from mpcvit.dealer.operations import adjust
 from mpcvit.dealer.script import Kind, Script, Step
+from mpcvit.hosts.peer import Peer
 from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds, seal
 
 N = 5  # elements of the first product in SCRIPT
@@ -190,8 +191,9 @@ def test_seeds_stay_used_after_a_restart_and_after_the_job_is_forgotten(dealer, 
 
 def test_the_table_alone_refuses_what_comes_too_early(dealer, key):
     job = make_job(key)
+    server = Peer(role="server", name="server", fingerprint="5" * 64)
     with pytest.raises(DealerError, match="no such job"):
-        dealer.table.begin(job.digest, 0)
-    dealer.table.authorise(job, "server")
+        dealer.table.begin(job.digest, 0, server)
+    dealer.table.authorise(job.outline(), server)
     with pytest.raises(LaterError):
-        dealer.table.begin(job.digest, 0)
+        dealer.table.begin(job.digest, 0, server)

@@ -9,6 +9,7 @@ from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.dealer.supply import Supply
 from mpcvit.hosts.certificates import make_certificates
+from tests.unit.dealer.conftest import ALL
 from tests.unit.dealer.jobs import authorise, expected, fetch, make_job, new_seeds
 from tests.unit.dealer.saboteur import Saboteur
 
@@ -117,7 +118,7 @@ def test_a_clock_that_is_wrong(running, key, certificates, tmp_path):
     from datetime import datetime, timedelta, timezone
 
     future = datetime.now(timezone.utc) + timedelta(days=2)
-    make_certificates(tmp_path / "future", names=("server", "client", "dealer"), now=future)
+    make_certificates(tmp_path / "future", names=ALL, now=future)
     dealer = running()
     dealer.stop()
     dealer.certificates = tmp_path / "future"

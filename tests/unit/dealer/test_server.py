@@ -15,9 +15,14 @@ import pytest
 
 from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
-from mpcvit.dealer.jobs import MOST_JOB_BYTES, Job, JobLimits, JobTable
-from mpcvit.dealer.script import MOST_STEP_BYTES, Kind, Script, Step
+from mpcvit.dealer.jobs import Job
+from mpcvit.dealer.limits import MOST_REQUEST_BYTES, MOST_STEP_BYTES
+from mpcvit.dealer.script import Kind, Script, Step
+from mpcvit.dealer.table import JobLimits, JobTable
 from mpcvit.hosts.certificates import make_certificates
+from mpcvit.hosts.credentials import Credentials
+from mpcvit.hosts.peer import Peer
+from tests.unit.dealer.conftest import ALL
 from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds
 
 
@@ -74,7 +79,7 @@ def test_nothing_secret_but_ciphertexts_is_kept(dealer, key):
 
 
 def test_strangers(dealer, certificates, tmp_path):
-    make_certificates(tmp_path / "foreign", names=("server", "client", "dealer"))
+    make_certificates(tmp_path / "foreign", names=ALL)
     with pytest.raises(DealerError, match=r"certificate of the dealer .* is not accepted"):
         dealer.client("server", tmp_path / "foreign").check()
     # a party of another authority that would believe this dealer
@@ -82,8 +87,12 @@ def test_strangers(dealer, certificates, tmp_path):
     context.load_verify_locations(certificates / "server" / "dealer-ca.pem")
     with pytest.raises(DealerError, match=r"hung up|breaks off"):
         dealer.client("server", context=context).check()
-    with pytest.raises(DealerError, match="is not that of a party"):
-        dealer.client("dealer").check()
+    # the dealer itself, whose certificate is of another authority than the parties'
+    context = Credentials(folder=certificates / "server").dealer_context()
+    own = Credentials(folder=certificates / "dealer")
+    context.load_cert_chain(own.certificate, own.key)
+    with pytest.raises(DealerError, match=r"hung up|breaks off"):
+        dealer.client("server", context=context).check()
 
 
 def test_a_party_does_not_believe_anyone_else(dealer):
@@ -124,17 +133,20 @@ def test_too_big_a_request(dealer):
         socket.create_connection((host, int(port))) as plain,
         dealer.client("server").context.wrap_socket(plain, server_hostname=host) as line,
     ):
-        line.sendall(b"POST /jobs HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (MOST_JOB_BYTES + 1))
+        line.sendall(
+            b"POST /jobs HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (MOST_REQUEST_BYTES + 1)
+        )
         assert b"too big" in line.recv(1000) + line.recv(1000)
 
 
 def test_the_number_of_open_jobs_is_limited(running, key):
     dealer = running(open_jobs=2)
-    client = dealer.client("client")
-    client.authorise(make_job(key))
-    client.authorise(make_job(key))
-    with pytest.raises(LaterError, match="2 jobs are open already"):
-        client._ask("POST", "/jobs", make_job(key).to_bytes())
+    authorise(dealer, make_job(key))
+    authorise(dealer, make_job(key))
+    third = make_job(key)
+    dealer.client("client").authorise(third)
+    with pytest.raises(LaterError, match="2 jobs of this server's certificate are open already"):
+        dealer.client("server")._ask("POST", "/jobs", third.to_bytes())
 
 
 def test_jobs_that_are_done_leave_room_for_others(running, key):
@@ -144,6 +156,10 @@ def test_jobs_that_are_done_leave_room_for_others(running, key):
         authorise(dealer, job := make_job(key, seeds, times=1))
         assert fetch(dealer.client("server"), job) == expected(seeds)
     assert fetch(dealer.client("server"), job) == expected(seeds)  # and are still answered
+
+
+SERVER = Peer(role="server", name="server", fingerprint="5" * 64)
+CLIENT = Peer(role="client", name="client", fingerprint="c" * 64)
 
 
 class Clock:
@@ -158,15 +174,15 @@ def test_jobs_expire_whichever_way_the_clock_jumps(key, tmp_path):
     clock = Clock()
     table = JobTable(tmp_path / "jobs", key, JobLimits(idle_s=100.0, jobs_per_minute=3), clock)
     job = make_job(key)
-    for party in ("server", "client"):
-        table.authorise(job, party)
+    for peer in (SERVER, CLIENT):
+        table.authorise(job.outline(), peer)
     clock.time -= 10_000  # set back: nothing is lost
-    table.authorise(make_job(key), "server")
-    table.begin(job.digest, 0)
+    table.authorise(make_job(key).outline(), SERVER)
+    table.begin(job.digest, 0, SERVER)
     clock.time += 20_000
     with pytest.raises(DealerError, match="no such job, or it has expired"):
-        table.begin(job.digest, 0)
-    table.authorise(make_job(key), "server")
+        table.begin(job.digest, 0, SERVER)
+    table.authorise(make_job(key).outline(), SERVER)
     assert (tmp_path / "jobs").stat().st_mode & 0o077 == 0
 
 
@@ -174,12 +190,12 @@ def test_a_minute_s_worth_of_jobs(key, tmp_path):
     clock = Clock()
     table = JobTable(tmp_path / "jobs", key, JobLimits(jobs_per_minute=3), clock)
     for _ in range(3):
-        table.authorise(make_job(key), "client")
-    with pytest.raises(DealerError, match="more than 3 jobs in a minute"):
-        table.authorise(make_job(key), "client")
-    table.authorise(make_job(key), "server")
+        table.admit(CLIENT)
+    with pytest.raises(LaterError, match="more than 3 jobs in a minute"):
+        table.admit(CLIENT)
+    table.admit(SERVER)
     clock.time += 61
-    table.authorise(make_job(key), "client")
+    table.admit(CLIENT)
 
 
 def test_other_versions_and_other_keys(dealer, key):

@@ -10,7 +10,7 @@ import mpcvit
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
-from mpcvit.lowering import ERROR_BUDGET
+from mpcvit.lowering import ERROR_BUDGET, fold
 from mpcvit.lowering.choose import choose_within
 from mpcvit.lowering.engine import LEAST_SAFE_BITS, choose_engine, require_safe, safe_bits
 from mpcvit.lowering.inverse_root import fit_inverse_root
@@ -194,3 +194,22 @@ def test_what_only_unread_tokens_need_has_no_stand_in():
         assert getattr(found, name) is None
     images = plain.preprocess(pixels)
     assert relative_error(program(images), plain(images)) <= ERROR_BUDGET
+
+
+def test_loading_traces_a_network_once(program, tmp_path, monkeypatch):
+    program.save(tmp_path / "program")
+    fold.weight_shapes.cache_clear()
+    traced, initial = [], fold.init_parameters
+
+    def counted(*arguments, **settings):
+        traced.append(arguments)
+        return initial(*arguments, **settings)
+
+    monkeypatch.setattr(fold, "init_parameters", counted)
+    loaded = SecureProgram.load(tmp_path / "program")
+    replace(SecureProgram.load(tmp_path / "program"), classes=program.classes)
+    assert len(traced) == 1
+    weights = dict(loaded.parameters)
+    weights["head"] = {**weights["head"], "bias": np.zeros(3, np.float32)}
+    with pytest.raises(UserError, match="the weights do not fit the program"):
+        replace(loaded, parameters=weights)

@@ -1,5 +1,10 @@
 """Compiled stages: one for all that are identical, kept on disk, and never trusted when damaged."""
 
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,10 +16,13 @@ from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import compile_function, compile_network
 from tests.models import small_checkpoint, small_config
 
+ONE_LAYER = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+
 
 @pytest.fixture(autouse=True)
 def empty(monkeypatch, tmp_path):
     monkeypatch.setattr(compiled, "_in_memory", {})
+    monkeypatch.setattr(compiled, "_programs", {})
     monkeypatch.setenv("MPCVIT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "compiled"
 
@@ -84,3 +92,43 @@ def test_identical_blocks_are_compiled_once(count):
     other = compile_network(card, load_profile("semi2k"), 2)
     assert other.digest() != program.digest()
     assert program.digest() == compile_network(card, load_profile("aby3"), 1).digest()
+
+
+def test_parties_in_one_process_trace_a_network_once(monkeypatch):
+    traced, stage_network = [], compiled.stage_network
+
+    def counted(*arguments):
+        traced.append(arguments)
+        return stage_network(*arguments)
+
+    monkeypatch.setattr(compiled, "stage_network", counted)
+    checkpoint = small_checkpoint(small_config(depth=1), ONE_LAYER)
+    profile, found = load_profile("semi2k"), []
+
+    def take_part():
+        card = ModelCard.from_dict(ModelCard.of(checkpoint).to_dict())  # as from a peer
+        found.append(compile_network(card, profile, 1))
+
+    parties = [threading.Thread(target=take_part) for _ in range(2)]
+    for party in parties:
+        party.start()
+    for party in parties:
+        party.join()
+    assert len(traced) == 1
+    assert found[0] == found[1]
+    compile_network(ModelCard.of(checkpoint), replace(profile, ring_bits=128), 1)
+    compile_network(ModelCard.of(checkpoint), profile, 2)
+    assert len(traced) == 3
+
+
+def test_a_process_keeps_few_networks(monkeypatch):
+    monkeypatch.setattr(compiled, "_MOST_PROGRAMS", 2)
+    card = ModelCard.of(small_checkpoint(small_config(depth=1), ONE_LAYER))
+    for batch in (1, 2, 3):
+        compile_network(card, load_profile("semi2k"), batch)
+    assert [batch for *_, batch in compiled._programs] == [2, 3]
+
+
+def test_a_party_imports_no_scipy():
+    code = "import sys, mpcvit.runtime.party; sys.exit('scipy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
