@@ -203,22 +203,22 @@ class _Desk:
         """Compute and send an inference's material, step by step."""
         started, cpu = time.perf_counter(), time.thread_time()
         job, seeds = self._table.begin(digest, inference)
-        script, start = job.inference(inference)
+        (script, _), ledger = job.inference(inference), job.ledger(inference)
         skipped, rest = script.steps[:first], script.steps[first:]
-        start += sum(step.blocks for step in skipped)
+        for step in skipped:
+            ledger.enter(step)
         total = sum(sum(step.answer_bytes) for step in rest)
         line.settimeout(self._stall_s)
         send_head(line, 200, total)
         pending = bytearray()
         for step in rest:
-            pending += adjust(step, seeds, start)
-            start += step.blocks
+            pending += adjust(step, seeds, ledger.enter(step))
             if len(pending) >= _PIECE_BYTES or step is rest[-1]:
                 line.sendall(pending)
                 visit.sent_bytes += len(pending)
                 pending = bytearray()
         self._table.count(
-            inferences=1,
+            inferences=0 if script.is_set_up else 1,
             sent_bytes=visit.sent_bytes,
             seconds=time.perf_counter() - started,
             cpu_seconds=time.thread_time() - cpu,
