@@ -154,9 +154,7 @@ class Step:
         try:
             kind, width, shape, shift, *kernel = row
             (number,) = kernel or (None,)
-            return cls(
-                kind=Kind(kind), width=width, shape=tuple(shape), shift=shift, kernel=number
-            )
+            return cls(kind=Kind(kind), width=width, shape=tuple(shape), shift=shift, kernel=number)
         except (TypeError, ValueError) as error:
             raise DealerError("a step of the script cannot be understood") from error
 

@@ -2,10 +2,11 @@
 
 Which correlated randomness SPU asks for depends on the program alone. So it is
 run once, both sides as threads on made-up shares, and the script is written
-down, with that of the set-up where masks of kernels are reused: into the program when it is lowered for a dealer, else by each party when
-it first meets the program. A script that came with a program is taken as it
-is, as nobody has to believe it: each party's gateway holds its own SPU to it,
-and refuses the first request that differs before a mask of it hides anything.
+down, with that of the set-up where masks of kernels are reused: into the
+program when it is lowered for a dealer, else by each party when it first meets
+the program. A script that came with a program is taken as it is, as nobody has
+to believe it: each party's gateway holds its own SPU to it, and refuses the
+first request that differs before a mask of it hides anything.
 """
 
 import hashlib
