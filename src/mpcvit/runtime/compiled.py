@@ -119,7 +119,7 @@ def first_use(kernel: str, shape: Shape) -> Any:
     """
 
     def square(weights: Any) -> Any:
-        marked = make_cached_var(weights)
+        marked: Any = make_cached_var(weights)
         return marked * marked
 
     return libspu.Executable(

@@ -221,12 +221,13 @@ class Session:
                 self._engine.runtime.set_var(name, share)
         shared = time.perf_counter()
         self._warm_up()
+        warm_up_s = time.perf_counter() - shared
         first_uses = self._use_kernels_first(program)
         self._report(
             {
                 "event": "shared",
                 "weights_s": shared - started,
-                "warm_up_s": time.perf_counter() - shared,
+                "warm_up_s": warm_up_s + sum(cost.seconds for cost in first_uses),
                 "warm_up_bytes": sum(cost.sent_bytes for cost in first_uses),
                 "warm_up_exchanges": sum(cost.exchanges for cost in first_uses),
                 "received_bytes": received_bytes,
