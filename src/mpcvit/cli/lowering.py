@@ -104,7 +104,7 @@ def explain(
     With --savings also every rewrite, and the exchanges and bytes that an image
     would cost without it.
 
-    Example: mpcvit explain program --savings --profile semi2k-wan
+    Example: mpcvit explain program --savings --profile semi2k-dealer-wan
     """
     from mpcvit.lowering.program import SecureProgram
 
