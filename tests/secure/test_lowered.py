@@ -159,6 +159,31 @@ def test_plain_and_lowered_are_counted_side_by_side(relu_softmax):
 
 
 @pytest.mark.long
+def test_the_bench_tells_what_reused_masks_take_and_save(relu_softmax):
+    program, record = relu_softmax
+    _, own = bench_lowering(
+        program.model,
+        {"semi2k-dealer-wan": load_profile("semi2k-dealer-wan")},
+        [Example(architecture=program.architecture, plan=program.plan)],
+        networks=["relu_softmax"],
+        batch_sizes=[1],
+        stage=None,
+        measure=False,
+        progress=lambda what, done, total: None,
+    )
+    fresh = record.batches[0].total
+    assert (own["exchanges"], own["fresh_mb"]) == (
+        fresh.exchanges,
+        round(fresh.sent_bytes / 1e6, 3),
+    )
+    saved_mb = own["set_up_mb"] / 2
+    assert own["sent_mb"] == pytest.approx(own["fresh_mb"] - saved_mb, abs=0.001)
+    saved_s = own["fresh_s"] - own["modelled_s"]
+    if saved_s > 0:  # CPU seconds of so small a network are noise
+        assert own["pays_from"] - 1 < own["set_up_s"] / saved_s <= own["pays_from"]
+
+
+@pytest.mark.long
 def test_every_pass_is_worth_something(relu_softmax):
     """In exchanges or in bytes; those that this network has no use for cost nothing."""
     program, _ = relu_softmax

@@ -15,7 +15,6 @@ from spu import libspu
 from spu.experimental import make_cached_var
 
 import mpcvit
-from mpcvit.bench.lowered import Example, bench_lowering
 from mpcvit.checkpoint import flatten_parameters
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.gateway import Conductor, Gateway, Recorder, zeros
@@ -329,31 +328,23 @@ def test_what_it_costs_and_saves(program, long_session):
 
 
 @pytest.mark.long
+def test_parties_apart(program, long_session):
+    """Each in a process, with a dealer in a third."""
+    found = mpcvit.run(program, long_session.pixels, DEALER)
+    assert_close(found.logits, long_session.result.logits, FXP26)
+    ours, theirs = found.record, long_session.record
+    assert (ours.exchanges, ours.sent_bytes) == (theirs.exchanges, theirs.sent_bytes)
+    assert ours.set_up.warm_up_bytes == theirs.set_up.warm_up_bytes > 0
+    assert ours.offline.received_bytes == theirs.offline.received_bytes
+
+
+@pytest.mark.long
 def test_batches_of_several_sizes_share_one_set_up(program):
     session = Session(program, 5, batch_size=2)
     assert [own.images for own in session.record.batches] == [2, 2, 1]
     expected = program(program.preprocess(list(session.pixels)))
     assert_close(session.result.logits, expected, FXP26)
     require_clean(session, program)
-
-
-@pytest.mark.long
-def test_the_bench_tells_what_reuse_takes_and_saves(program):
-    _, own = bench_lowering(
-        program.model,
-        {"semi2k-dealer-wan": load_profile("semi2k-dealer-wan")},
-        [Example(architecture=program.architecture, plan=program.plan)],
-        networks=["scaling"],
-        batch_sizes=[1],
-        stage=None,
-        measure=False,
-        progress=lambda what, done, total: None,
-    )
-    assert own["set_up_mb"] > 0
-    assert round(own["fresh_mb"] - own["sent_mb"], 3) == round(own["set_up_mb"] / 2, 3)
-    saved_s = own["fresh_s"] - own["modelled_s"]
-    if saved_s > 0:  # CPU seconds of so small a network are noise
-        assert own["pays_from"] - 1 < own["set_up_s"] / saved_s <= own["pays_from"]
 
 
 def test_a_program_carries_its_scripts_for_few_images_and_for_many(program, monkeypatch):
@@ -364,9 +355,5 @@ def test_a_program_carries_its_scripts_for_few_images_and_for_many(program, monk
 
     monkeypatch.setattr(rehearsal, "_rehearse", rehearse)
     monkeypatch.setattr(rehearsal, "_read", lambda path: None)
-    for count in (1, LEAST_RUNS):
-        rehearsal._in_memory.clear()
-        Session(program, count)
     rehearsal._in_memory.clear()
-    with pytest.raises(DealerError, match="this was rehearsed"):
-        Session(replace(program, scripts={}), 1)
+    Session(program, LEAST_RUNS)
