@@ -103,7 +103,7 @@ class Profile:
     fraction_bits: int = 18
     dealer: Dealer = Dealer.NONE
     truncation: Truncation = Truncation.FAITHFUL
-    reuse_weight_masks: bool = False  # open a weight once, not anew for every batch
+    reuse_weight_masks: bool = False  # open a weight once a session, where that pays
     owned_weights: bool = False  # kept whole by their owner rather than split into shares
     network: Network = field(default_factory=Network)
     limits: Limits = field(default_factory=Limits)
@@ -132,16 +132,17 @@ class Profile:
             'can be "local" under SEMI2K with ring_bits = 128 alone: in a smaller ring it ruins '
             "an inference far too often, and other protocols truncate in their own way",
         )
-        # SPU 0.9.5 draws a mask to be reused and what hides its product from one range
-        require(
-            not (self.reuse_weight_masks and self.dealer is Dealer.THIRD_PARTY),
-            "reuse_weight_masks",
-            "would give masks away to whoever gets a dealer's answers; leave it out",
-        )
         require(
             not self.reuse_weight_masks or is_semi2k,
             "reuse_weight_masks",
             "needs SEMI2K: other protocols open no weights",
+        )
+        # only a gateway between SPU and its dealer sees that no mask hides two things
+        require(
+            not self.reuse_weight_masks or self.dealer is Dealer.THIRD_PARTY,
+            "reuse_weight_masks",
+            f'needs dealer = "{Dealer.THIRD_PARTY.value}": without its gateways nothing would '
+            "notice a mask that gives secrets away",
         )
         require(
             not self.owned_weights or self.protocol is Protocol.CHEETAH,

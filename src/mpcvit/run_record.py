@@ -74,6 +74,8 @@ class SetUpCost:
     weights_s: float  # sharing the weights
     warm_up_s: float  # what the protocol itself sets up on its first use
     received_bytes: int  # shares of the weights
+    warm_up_bytes: int = 0  # sent in first uses of kernels whose masks are reused
+    warm_up_exchanges: int = 0
 
     @property
     def seconds(self) -> float:

@@ -79,9 +79,10 @@ def test_an_unknown_name():
     ("text", "expected"),
     [
         (
-            'protocol = "SEMI2K"\nring_bits = 128\nreuse_weight_masks = true',
-            "would give masks away",
+            'protocol = "SEMI2K"\ndealer = "first-party-insecure"\nreuse_weight_masks = true',
+            'needs dealer = "third-party"',
         ),
+        ('protocol = "ABY3"\nreuse_weight_masks = true', "needs SEMI2K"),
         ('protocol = "ABY3"\nowned_weights = true', "needs CHEETAH"),
         ('protocol = "SEMI2"', "did you mean 'SEMI2K'"),
         ("ring_bits = 64", "'protocol' is missing"),

@@ -30,7 +30,8 @@ from mpcvit.run_record import RunRecord
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import compile_network
 from mpcvit.runtime.local_dealer import LocalDealer
-from mpcvit.runtime.rehearsal import script_of
+from mpcvit.runtime.rehearsal import scripts_of
+from mpcvit.runtime.reuse import settled
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.run import run, settings_for
 
@@ -53,7 +54,7 @@ def bench_dealer(
     rows: list[Row] = []
     for model in models:
         form = "plain" if isinstance(model, Checkpoint) else "lowered"
-        settings = settings_for(model, profile)
+        settings = settled(settings_for(model, profile), ModelCard.of(model), runs=1)
         profiles = {
             "first-party": replace(settings, dealer=Dealer.FIRST_PARTY_INSECURE),
             "third-party": settings,
@@ -120,7 +121,7 @@ def _throughput(card: ModelCard, profile: Profile, *, jobs: int, workers: int) -
         LocalDealer(Path(name) / "dealer", workers=workers) as dealer,
     ):
         public = load_public_key(Path(name) / "dealer" / "keys" / PUBLIC_FILE)
-        script = script_of(compile_network(card, profile, 1), profile)
+        script = scripts_of(compile_network(card, profile, 1), profile).inference
         places = dealer.places()
         clients = {
             party: place.client(patience_s=60.0)

@@ -22,6 +22,7 @@ from mpcvit.records import Environment
 from mpcvit.run_record import StageCost
 from mpcvit.runtime.components import Component, attention_core, mlp
 from mpcvit.runtime.probe import probe
+from mpcvit.runtime.reuse import LEAST_RUNS
 from mpcvit.runtime.run import run
 from mpcvit.runtime.stages import fit_fixed_point
 
@@ -93,7 +94,7 @@ def measure_lowered_latency(
         layer = LayerArchitecture(heads=heads, mlp=mlp)
         architecture = Architecture(layers=(layer,) * model.depth)
         variant = lower_like(program.plan, model, architecture, program.engine)
-        costs = _stages(variant, profile, images=2)
+        costs = _stages(variant, profile, images=LEAST_RUNS)
         done += 1
         progress("profiling", done, steps)
         return costs

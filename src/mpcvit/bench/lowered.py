@@ -6,8 +6,10 @@ stand-ins of a trained network of their kind that was lowered: `program.json`
 holds them.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,9 @@ from mpcvit.lowering.fold import fold
 from mpcvit.lowering.functions import exact_functions
 from mpcvit.lowering.plan import LayerPlan, Plan
 from mpcvit.lowering.program import Calibration, Model, SecureProgram
-from mpcvit.profile import Profile, Protocol, Truncation
-from mpcvit.run_record import BatchCost, StageCost
+from mpcvit.profile import Network, Profile, Protocol, Truncation
+from mpcvit.run_record import BatchCost, RunRecord, StageCost
+from mpcvit.runtime.reuse import LEAST_RUNS
 from mpcvit.runtime.run import run
 from mpcvit.runtime.tune import tune
 from mpcvit.storage import read_json
@@ -54,7 +57,10 @@ def bench_lowering(
 ) -> list[Row]:
     """Two rows per network, batch size and profile: as it is written, and lowered.
 
-    `stage` looks at one stage alone, such as "block 0".
+    `stage` looks at one stage alone, such as "block 0". The lowered one is of a
+    session long enough for masks of kernels to be reused, where they can be:
+    with a dealer. Then the row also tells what the set-up takes once, what a
+    batch takes without it, and from which batch on it has paid.
     """
     known = paper_networks(model)
     work = [
@@ -72,8 +78,12 @@ def bench_lowering(
         if batch_size > 1 and profile.protocol is Protocol.SEMI2K:  # where another ring may win
             inputs = program.preprocess(list(random_images(model, 8)))
             program = tune(program, inputs, profile, batch_size=min(batch_size, _TUNED_BATCH))
-        plain = _cost(checkpoint, profile, batch_size, stage, batches=1, measure=measure)
-        lowered = _cost(program, profile, batch_size, stage, batches=2, measure=measure)
+        costs = partial(_cost, profile=profile, batch_size=batch_size, stage=stage, measure=measure)
+        plain = costs(checkpoint, batches=1)
+        lowered = costs(program, batches=LEAST_RUNS)
+        if lowered["set_up_mb"]:
+            fresh = costs(program, batches=LEAST_RUNS - 1)
+            lowered |= _beside_fresh(lowered, fresh, batch_size)
         for form, cost, engine in (
             ("plain", plain, profile),
             ("lowered", lowered, program.engine.apply(profile)),
@@ -105,7 +115,7 @@ def bench_passes(
 ) -> list[Row]:
     """What each rewrite saves: an image's cost without it, beside that with all of them.
 
-    Counts are of an image after the first.
+    Counts are of an image in a session of many.
     """
     narrow = replace(engine, ring_bits=64, fraction_bits=18, truncation=Truncation.FAITHFUL)
     variants = {
@@ -114,14 +124,14 @@ def bench_passes(
     }
     if engine.truncation is Truncation.LOCAL:
         variants["local_truncation"] = (plan.passes, narrow)
-    if engine.reuse_weight_masks:
+    if engine.apply(profile).reuse_weight_masks:
         variants["mask_reuse"] = (plan.passes, replace(engine, reuse_weight_masks=False))
     if engine.owned_weights:
         variants["owned_weights"] = (plan.passes, replace(engine, owned_weights=False))
     rows: list[Row] = []
     for index, (name, (passes, own)) in enumerate(variants.items()):
         program = lower_like(replace(plan, passes=passes), model, architecture, own)
-        cost = _cost(program, profile, 1, None, batches=2, measure=False)
+        cost = _cost(program, profile, 1, None, batches=LEAST_RUNS, measure=False)
         first = rows[0] if rows else cost
         rows.append(
             {
@@ -210,20 +220,51 @@ def _cost(
     batches: int,
     measure: bool,
 ) -> Row:
-    """Of a batch after the first, where masks of weights are known; of a plain network of any."""
+    """Of the last batch of a session."""
     images = random_images(model.model, batches * batch_size)
     record = run(model, images, profile, batch_size=batch_size, simulate=not measure).record
-    first, steady = (_find(record.batches[index], stage) for index in (0, -1))
+    steady, set_up = _find(record.batches[-1], stage), record.set_up
     return {
         "exchanges": steady.exchanges,
         "sent_mb": round(steady.sent_bytes / 1e6, 3),
-        "first_sent_mb": round(first.sent_bytes / 1e6, 3),
         "compute_s": round(steady.compute_s / batch_size, 3),
         "modelled_s": ""
         if profile.protocol is Protocol.CHEETAH
         else round(steady.modelled_s(profile.network) / batch_size, 3),
         "measured_s": round(steady.seconds / batch_size, 3) if measure else "",
+        "set_up_exchanges": set_up.warm_up_exchanges,
+        "set_up_mb": round(set_up.warm_up_bytes / 1e6, 3),
+        "set_up_s": _set_up_s(record, profile.network),
+        "waited_s": round(record.offline.wait_s, 3) if measure and record.offline else 0.0,
+        **dict.fromkeys(("fresh_mb", "fresh_s", "pays_from"), ""),
         "made_of": _made_of(steady),
+    }
+
+
+def _set_up_s(record: RunRecord, network: Network) -> float:
+    """Of first uses: by the wall clock where it ran, or as modelled."""
+    set_up = record.set_up
+    if record.was_timed:
+        return round(set_up.warm_up_s, 3)
+    on_the_way = network.seconds(
+        exchanges=set_up.warm_up_exchanges, sent_bytes=set_up.warm_up_bytes
+    )
+    return round(on_the_way, 3)
+
+
+def _beside_fresh(cost: Row, fresh: Row, batch_size: int) -> Row:
+    """What a batch costs where no mask is reused, and the batch from which reuse has paid.
+
+    Waiting for the dealer counts: a set-up has material too, but the first
+    batch's then comes while it runs.
+    """
+    column = "measured_s" if cost["measured_s"] != "" else "modelled_s"
+    once_s = cost["set_up_s"] + cost["waited_s"] - fresh["waited_s"]
+    saved_s = (fresh[column] - cost[column]) * batch_size
+    return {
+        "fresh_mb": fresh["sent_mb"],
+        "fresh_s": fresh[column],
+        "pays_from": math.ceil(once_s / saved_s) if saved_s > 0 else "",
     }
 
 

@@ -104,7 +104,7 @@ def explain(
     With --savings also every rewrite, and the exchanges and bytes that an image
     would cost without it.
 
-    Example: mpcvit explain program --savings --profile semi2k-wan
+    Example: mpcvit explain program --savings --profile semi2k-dealer-wan
     """
     from mpcvit.lowering.program import SecureProgram
 
@@ -154,7 +154,7 @@ def _tell(
     print(
         f"engine     {engine['ring_bits']}-bit ring, {engine['fraction_bits']} fraction bits, "
         f"{engine['truncation']} truncation, "
-        f"weight masks {'reused' if engine['reuse_weight_masks'] else 'fresh'}"
+        f"weight masks {'reused where it pays' if engine['reuse_weight_masks'] else 'fresh'}"
     )
     for line in calibration.engine_reason.splitlines():
         print(f"           {line}")
@@ -164,7 +164,8 @@ def _tell(
     )
     for own in program.scripts.values():
         print(
-            f"dealer     {len(own.steps):,} steps and {own.answer_bytes / 1e6:,.1f} MB a batch, "
+            f"dealer     {len(own.steps):,} steps and {own.answer_bytes / 1e6:,.1f} MB "
+            f"{'once a session' if own.is_set_up else 'a batch'}, "
             f"script {own.digest[:16]}"
         )
     print(
@@ -183,10 +184,7 @@ def _tell(
         print(f"left out   {', '.join(off)}")
     for row in saved or []:
         if not row["without"]:
-            print(
-                f"\nan image after the first: {row['exchanges']:,} exchanges, "
-                f"{row['sent_mb']:.2f} MB"
-            )
+            print(f"\nan image of many: {row['exchanges']:,} exchanges, {row['sent_mb']:.2f} MB")
             continue
         print(
             f"  {row['without']:<20} saves {row['saved_exchanges']:>6,} exchanges"

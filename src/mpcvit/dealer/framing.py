@@ -58,7 +58,7 @@ def _step(kind: Kind, document: dict[str, Any], lengths: list[int]) -> Step:
     if document.get("element_type", "RING") not in ("RING", "UNSPECIFIED", 0, 1):
         raise DealerError("no program of ours computes in prime fields")
     if any(document.get("transpose_inputs", ())):
-        raise DealerError("no program of ours reuses masks")
+        raise DealerError("no program of ours transposes a mask")
     width = _AND_WIDTH if kind is Kind.AND else _whole(document, "field_size")
     if kind is Kind.DOT:
         shape = tuple(_whole(document, name) for name in ("M", "N", "K"))

@@ -2,20 +2,25 @@
 
 SPU's client cannot show a token, trusts whatever it is told and waits for ever
 for the rest of an answer that breaks off. So each party's SPU speaks with a
-gateway in its own process. Both parties' SPUs are told to adjust; the gateway
-of the party that does not answers with zeros, which change nothing. Thus both
-see every request of their own SPU, and hold it to what was agreed on.
+gateway in its own process, which hangs up on other processes. Both parties'
+SPUs are told to adjust; the gateway of the party that does not answers with
+zeros, which change nothing. Thus both see every request of their own SPU, and
+hold it to what was agreed on. SPU asks before it opens anything that the masks
+hide, so that a refusal is in time.
 """
 
 import contextlib
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.framing import Call, frame, frame_error, read_call
 from mpcvit.dealer.jobs import Job
+from mpcvit.dealer.ledger import Ledger
 from mpcvit.dealer.messages import read_message, send
+from mpcvit.dealer.neighbours import is_of_this_process
 from mpcvit.dealer.script import Script, Step
 from mpcvit.dealer.supply import Supply
 
@@ -53,7 +58,10 @@ class Gateway:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                line, _ = self._listener.accept()
+                line, peer = self._listener.accept()
+                if not is_of_this_process(peer, self._listener.getsockname()):
+                    line.close()
+                    continue
                 line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._lines.add(line)
                 threading.Thread(target=self._converse, args=(line,), daemon=True).start()
@@ -87,15 +95,19 @@ class Recorder:
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
-        self._next: int | None = None
+        self._ledger: Ledger | None = None
+        self._opens_kernel = False
 
     def __call__(self, call: Call) -> Buffers:
-        if self._next is not None and call.counts[0] != self._next:
-            raise DealerError("SPU's counter jumped; such a program cannot be scripted")
-        _require_in_order(call)
-        self._steps.append(call.step)
-        self._next = call.counts[0] + call.step.blocks
+        if self._ledger is None:
+            self._ledger = Ledger(call.counts[0])
+        self._steps.append(self._ledger.enter_call(call, opens_kernel=self._opens_kernel))
+        self._opens_kernel = False
         return zeros(call.step)
+
+    def expect_kernel(self) -> None:
+        """Take the next request for the first use of a kernel."""
+        self._opens_kernel = True
 
     def take(self) -> Script:
         """The script since the last one was taken."""
@@ -112,7 +124,7 @@ class Conductor:
 
     def __init__(self) -> None:
         self.seeds: tuple[bytes, ...] = ()
-        self.count = 0  # where the next operand begins
+        self._ledger = Ledger()
         self._job: Job | None = None
         self._supply: Supply | None = None
         self._inference, self._step, self._offset = 0, 0, 0
@@ -122,12 +134,16 @@ class Conductor:
         """From now on answer for a job: with its material, or with zeros."""
         self._job, self._supply = job, supply
 
+    @property
+    def count(self) -> int:
+        """The block at which the next operand begins."""
+        return self._ledger.next
+
     def __call__(self, call: Call) -> Buffers:
         if self._last is not None and self._last[0] == call:
             return self._last[1]  # SPU asks again for an answer that got lost
         buffers = self._greet(call) if self._job is None else self._serve(call, self._job)
         self._last = (call, buffers)
-        self.count = call.counts[0] + call.step.blocks
         return buffers
 
     def require_end(self, inference: int) -> None:
@@ -139,16 +155,17 @@ class Conductor:
             )
 
     def _greet(self, call: Call) -> Buffers:
-        _require_in_order(call)
         if self.seeds not in ((), call.seeds):
             raise DealerError("SPU changed its seeds")
         self.seeds = call.seeds
+        self._ledger.enter_call(call)
         return zeros(call.step)
 
     def _serve(self, call: Call, job: Job) -> Buffers:
         script, _ = job.inference(self._inference)
         step = script.steps[self._step]
-        if call != Call(step=step, counts=step.counts(self.count), seeds=job.seeds):
+        expected = (replace(step, kernel=None), self._ledger.enter(step), job.seeds)
+        if (call.step, call.counts, call.seeds) != expected:
             raise DealerError(
                 f"SPU asks for another {call.step.kind.value} than step {self._step} of its "
                 "script; the run was given up"
@@ -165,15 +182,6 @@ class Conductor:
             buffers.append(whole[self._offset : self._offset + length])
             self._offset += length
         return buffers
-
-
-def _require_in_order(call: Call) -> None:
-    """Refuse ranges that overlap: SPU's reused masks begin where what hides them does."""
-    if call.counts != call.step.counts(call.counts[0]):
-        raise DealerError(
-            f"SPU draws the operands of a {call.step.kind.value} from overlapping ranges, "
-            "which would give masks away; reuse_weight_masks must be off with a dealer"
-        )
 
 
 def zeros(step: Step) -> Buffers:

@@ -1,10 +1,12 @@
 """Jobs: what both parties ask of a dealer. `table.py` holds it to that.
 
 A job names both seeds, where in their streams it begins, and the scripts to
-follow, one inference after another. All that the dealer ever gives out for a
-job is a function of the job; so whoever asks again gets the same again. It
-gives it out once both parties have authorised the very same job, in order, and
-it lets a seed take part in one job only, for ever.
+follow, one inference after another. Where masks of kernels are reused, the
+first script is a set-up, which draws them all; it counts as inference 0. All
+that the dealer ever gives out for a job is a function of the job; so whoever
+asks again gets the same again. It gives it out once both parties have
+authorised the very same job, in order, and it lets a seed take part in one job
+only, for ever.
 """
 
 import base64
@@ -18,6 +20,7 @@ from typing import Any
 from mpcvit.dealer import PARTIES, SPU_VERSION
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.keys import CIPHERTEXT_BYTES
+from mpcvit.dealer.ledger import Ledger
 from mpcvit.dealer.limits import (
     MOST_ANSWER_BYTES,
     MOST_DRAWN_BYTES,
@@ -40,11 +43,12 @@ class Job:
 
     seeds: tuple[bytes, ...]  # encrypted, by party
     start: int  # the block at which the first inference begins
-    plan: tuple[tuple[Script, int], ...]  # scripts, and how often each in a row
+    plan: tuple[tuple[Script, int], ...]  # a set-up or none; scripts, how often each in a row
     key: str  # fingerprint of the dealer's
     spu: str = SPU_VERSION
 
     def __post_init__(self) -> None:
+        plan = list(enumerate(self.plan))
         if len(self.seeds) != len(PARTIES) or len(set(self.seeds)) != len(PARTIES):
             raise DealerError("a job has two different seeds")
         if any(len(seed) != CIPHERTEXT_BYTES for seed in self.seeds):
@@ -58,6 +62,12 @@ class Job:
         self._require_moderate()
         if type(self.start) is not int or not 0 <= self.start < _MOST_COUNT:
             raise DealerError("a job begins at a block of the random streams")
+        if any(script.is_set_up and (place, times) != (0, 1) for place, (script, times) in plan):
+            raise DealerError("a job has at most one set-up, before its inferences")
+        trial = Ledger()
+        for step in (step for script, _ in self.plan for step in script.steps):
+            if step.kernel is not None:
+                trial.enter(step)  # refuses kernels that were not used before or of another size
 
     def _require_moderate(self) -> None:
         if (steps := sum(len(script.steps) for script, _ in self.plan)) > MOST_STEPS:
@@ -88,6 +98,15 @@ class Job:
                 return script, start + (index - first) * script.blocks
             start, first = start + times * script.blocks, first + times
         raise DealerError(f"the job has {self.inferences} inferences, and no number {index}")
+
+    def ledger(self, index: int) -> Ledger:
+        """Where an inference begins, and the kernels' masks that it may draw again."""
+        ledger, (set_up, _) = Ledger(self.start), self.plan[0]
+        if index > 0 and set_up.is_set_up:
+            for step in set_up.steps:
+                ledger.enter(step)
+        _, ledger.next = self.inference(index)
+        return ledger
 
     @cached_property
     def digest(self) -> str:

@@ -19,16 +19,16 @@ Seeds = tuple[bytes, ...]
 _Pieces = list[list[np.ndarray]]  # by operand, then by party
 
 
-def adjust(step: Step, seeds: Seeds, start: int) -> bytes:
-    """The buffers that the adjusting party gets for a step which begins at a block."""
+def adjust(step: Step, seeds: Seeds, counts: Sequence[int]) -> bytes:
+    """The buffers that the adjusting party gets for a step whose operands begin at blocks."""
     ring = ring_of(step.width)
     pieces = [
         [ring.read(draw(seed, count, length)) for seed in seeds]
-        for count, length in zip(step.counts(start), step.operand_bytes, strict=True)
+        for count, length in zip(counts, step.operand_bytes, strict=True)
     ]
     with np.errstate(over="ignore"):
         if step.kind is Kind.RANDOM_BIT:
-            bits = draw_bits(seeds, start, step.shape[0])
+            bits = draw_bits(seeds, counts[0], step.shape[0])
             buffers = [ring.subtract(ring.embed(bits), _sum(ring, pieces[0]))]
         else:
             buffers = _CORRECTIONS[step.kind](ring, pieces, step)

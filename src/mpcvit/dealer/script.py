@@ -1,9 +1,10 @@
 """Script: which correlated randomness one inference of a program asks for, in order.
 
 A step says what is made and how large it is. It names no place in the parties'
-random streams: places follow from the order, each beginning where the one
-before ended. So a script cannot express that a range is used twice, skipped or
-taken out of turn.
+random streams: places follow from the order (`ledger.py`). One thing alone is
+drawn again: the mask of a kernel, as the right operand of a product. A step
+names that kernel by its number. So a script cannot express that another range
+is used twice, skipped or taken out of turn.
 """
 
 import base64
@@ -29,6 +30,8 @@ from mpcvit.dealer.limits import (
 )
 from mpcvit.dealer.ring import MOST_INNER, WIDTHS
 
+MOST_KERNELS = 10_000
+RIGHT = 1  # which operand of a product a kernel is
 _MOST_ROW = 100  # characters
 _MOST_SCRIPTS = 16  # that one program carries
 
@@ -77,9 +80,11 @@ class Step:
     width: int  # bytes of a ring element
     shape: tuple[int, ...]  # elements; of DOT: rows, columns and what is summed over
     shift: int = 0  # of the kinds that truncate
+    kernel: int | None = None  # whose mask a MUL draws first, or a DOT draws again on its right
 
     def __post_init__(self) -> None:
         plain = [self.width, self.shift, *self.shape]
+        plain += [] if self.kernel is None else [self.kernel]
         if any(type(number) is not int for number in plain):
             raise DealerError("a step's numbers must be whole")
         if self.width not in WIDTHS or (self.kind is Kind.AND and self.width != 16):
@@ -92,6 +97,20 @@ class Step:
             raise DealerError(f"a product cannot sum over {self.shape[2]} terms")
         if not (1 <= self.shift < 8 * self.width - 1 if self.kind.shifts else self.shift == 0):
             raise DealerError(f"{self.kind.value} cannot shift by {self.shift} bits")
+        if self.kernel is not None and not (self.opens_kernel or self.kind is Kind.DOT):
+            raise DealerError(f"a {self.kind.value} has no kernel whose mask is reused")
+        if not 0 <= (self.kernel or 0) < MOST_KERNELS:
+            raise DealerError(f"there is no kernel number {self.kernel}")
+
+    @property
+    def opens_kernel(self) -> bool:
+        """Whether this is the first use of a kernel, whose mask is its first operand."""
+        return self.kernel is not None and self.kind is Kind.MUL
+
+    @property
+    def replays_kernel(self) -> bool:
+        """Whether the right operand is a kernel's mask."""
+        return self.kernel is not None and self.kind is Kind.DOT
 
     @property
     def operand_bytes(self) -> tuple[int, ...]:
@@ -114,35 +133,46 @@ class Step:
 
     @property
     def blocks(self) -> int:
-        """How far it moves the parties' counters."""
-        return sum(map(blocks_of, self.operand_bytes))
+        """How far it moves the parties' counters: by all operands that are drawn afresh."""
+        lengths = list(self.operand_bytes)
+        if self.replays_kernel:
+            del lengths[RIGHT]
+        return sum(map(blocks_of, lengths))
 
-    def counts(self, start: int) -> tuple[int, ...]:
-        """Where each operand begins, if the first begins at `start`.
+    def counts(self, start: int, replayed: int | None = None) -> tuple[int, ...]:
+        """Where each operand begins, if the first begins at `start`, and a kernel's elsewhere.
 
         >>> Step(kind=Kind.DOT, width=8, shape=(2, 3, 5)).counts(100)
         (100, 105, 113)
+        >>> Step(kind=Kind.DOT, width=8, shape=(2, 3, 5), kernel=0).counts(100, replayed=7)
+        (100, 7, 105)
         """
-        found = [start]
-        for length in self.operand_bytes[:-1]:
-            found.append(found[-1] + blocks_of(length))
+        found = []
+        for place, length in enumerate(self.operand_bytes):
+            if replayed is not None and place == RIGHT:
+                found.append(replayed)
+            else:
+                found.append(start)
+                start += blocks_of(length)
         return tuple(found)
 
     def to_row(self) -> list[Any]:
-        return [self.kind.value, self.width, list(self.shape), self.shift]
+        row = [self.kind.value, self.width, list(self.shape), self.shift]
+        return row if self.kernel is None else [*row, self.kernel]
 
     @classmethod
     def from_row(cls, row: Any) -> "Step":
         try:
-            kind, width, shape, shift = row
-            return cls(kind=Kind(kind), width=width, shape=tuple(shape), shift=shift)
+            kind, width, shape, shift, *kernel = row
+            (number,) = kernel or (None,)
+            return cls(kind=Kind(kind), width=width, shape=tuple(shape), shift=shift, kernel=number)
         except (TypeError, ValueError) as error:
             raise DealerError("a step of the script cannot be understood") from error
 
 
 @dataclass(frozen=True)
 class Script:
-    """The steps of one inference."""
+    """The steps of one inference, or of the set-up before the first."""
 
     steps: tuple[Step, ...]
 
@@ -171,6 +201,11 @@ class Script:
     @cached_property
     def blocks(self) -> int:
         return sum(step.blocks for step in self.steps)
+
+    @cached_property
+    def is_set_up(self) -> bool:
+        """Whether kernels are used here for the first time."""
+        return any(step.opens_kernel for step in self.steps)
 
     @cached_property
     def digest(self) -> str:

@@ -209,16 +209,16 @@ class _Desk:
         """Compute and send an inference's material, step by step."""
         started, cpu = time.perf_counter(), time.thread_time()
         turn = self._table.begin(digest, inference, peer)
-        script, start = turn.job.inference(inference)
+        (script, _), ledger = turn.job.inference(inference), turn.job.ledger(inference)
         skipped, rest = script.steps[:first], script.steps[first:]
-        start += sum(step.blocks for step in skipped)
+        for step in skipped:
+            ledger.enter(step)
         total = sum(sum(step.answer_bytes) for step in rest)
         self._room.prolong(line, self._stall_s + total / _SLOWEST)
         send_head(line, 200, total)
         pending = bytearray()
         for step in rest:
-            pending += adjust(step, turn.seeds, start)
-            start += step.blocks
+            pending += adjust(step, turn.seeds, ledger.enter(step))
             if len(pending) >= _PIECE_BYTES:
                 line.sendall(pending)
                 visit.sent_bytes += len(pending)
@@ -227,7 +227,7 @@ class _Desk:
         visit.sent_bytes += len(pending)
         self._table.count(
             turn.parties,
-            inferences=1,
+            inferences=0 if script.is_set_up else 1,
             sent_bytes=visit.sent_bytes,
             seconds=time.perf_counter() - started,
             cpu_seconds=time.thread_time() - cpu,

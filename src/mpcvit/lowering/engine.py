@@ -35,8 +35,8 @@ class EngineChoice:
             ring_bits=self.ring_bits,
             fraction_bits=self.fraction_bits,
             truncation=self.truncation,
-            # which would give masks away there; see Profile
-            reuse_weight_masks=self.reuse_weight_masks and profile.dealer is not Dealer.THIRD_PARTY,
+            # elsewhere nothing would hold it to its rules; see Profile
+            reuse_weight_masks=self.reuse_weight_masks and profile.dealer is Dealer.THIRD_PARTY,
             owned_weights=self.owned_weights and profile.protocol is Protocol.CHEETAH,
         )
 
@@ -66,7 +66,7 @@ def choose_engine(profile: Profile) -> EngineChoice:
             ring_bits=128,
             fraction_bits=26,
             truncation=Truncation.LOCAL,
-            reuse_weight_masks=profile.dealer is not Dealer.THIRD_PARTY,
+            reuse_weight_masks=True,
         )
     return EngineChoice(
         ring_bits=profile.ring_bits,

@@ -24,6 +24,11 @@ from mpcvit.storage import replacing
 Shape = tuple[int, ...]
 Progress = Callable[[int, int], None]
 
+FIRST_USED = "first used"
+"""The variable that the outcome of a first use is written to."""
+
+_KERNEL = "kernel"  # the parameters that are right operands of products, by their last name
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledStage:
@@ -52,6 +57,7 @@ class Program:
     input_shape: Shape
     output_shape: Shape
     notes: tuple[str, ...]
+    kernels: tuple[str, ...]  # parameters whose masks are reused, in the order of first uses
 
     @property
     def parameters(self) -> dict[str, Shape]:
@@ -90,6 +96,7 @@ _one_at_a_time = threading.Lock()
 
 def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Progress) -> Program:
     network = stage_network(card, profile)
+    reuse = profile.reuse_weight_masks
     model = card.model
     shape = (batch, model.image_size, model.image_size, model.channels)
     x = jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -97,7 +104,7 @@ def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Pro
     for index, stage in enumerate(network.stages):
         parameters = stage.parameters(network.parameters)
         leaves = jax.tree.leaves(parameters)
-        function = _reusing_masks(stage) if profile.reuse_weight_masks else stage.function
+        function = _reusing_masks(stage) if reuse else stage.function
         code = compile_function(function, parameters, x)
         names = parameter_names(parameters)
         stages.append(
@@ -113,19 +120,41 @@ def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Pro
         )
         x = jax.eval_shape(stage.function, parameters, x)
         progress(index + 1, len(network.stages))
+    names = (name for stage in stages for name in stage.parameters)
     return Program(
         stages=tuple(stages),
         input_shape=shape,
         output_shape=tuple(x.shape),
         notes=network.notes,
+        kernels=tuple(name for name in names if reuse and name.endswith(f".{_KERNEL}")),
+    )
+
+
+def first_use(kernel: str, shape: Shape) -> Any:
+    """What must run once with a kernel before any product does.
+
+    It must be elementwise. SPU 0.9.5 draws a mask that is to be reused, and does
+    not move its counter for it, if its first use is a product of matrices: what
+    comes next would be masked by the same numbers. Nobody looks at the outcome.
+    """
+
+    def square(weights: Any) -> Any:
+        marked: Any = make_cached_var(weights)
+        return marked * marked
+
+    return libspu.Executable(
+        name="first_use",
+        input_names=[kernel],
+        output_names=[FIRST_USED],
+        code=compile_function(square, jax.ShapeDtypeStruct(shape, jnp.float32)),
     )
 
 
 def _reusing_masks(stage: Stage) -> Callable[[Any, Any], Any]:
-    """A stage whose products open each kernel once, however often it runs on one runtime."""
+    """A stage whose products open no kernel, once `first_use` has."""
 
     def mark(path: Any, leaf: Any) -> Any:
-        return make_cached_var(leaf) if path[-1].key == "kernel" else leaf
+        return make_cached_var(leaf) if path[-1].key == _KERNEL else leaf
 
     def function(parameters: Any, x: Any) -> Any:
         return stage.function(jax.tree_util.tree_map_with_path(mark, parameters), x)

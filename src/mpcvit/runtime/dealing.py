@@ -29,7 +29,7 @@ from mpcvit.runtime.desk import Desk
 from mpcvit.runtime.engine import Engine
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.link import Channel
-from mpcvit.runtime.rehearsal import script_of
+from mpcvit.runtime.rehearsal import scripts_of
 from mpcvit.runtime.roles import Role
 
 
@@ -41,15 +41,21 @@ class Dealing:
         self._public = load_public_key(place.key)
         self._client = place.client(profile.limits.connect_s)
         self._conductor = Conductor()
+        self._set_up = Script(())
         self._scripts: dict[int, Script] = {}
         self._supply: Supply | None = None
+        self._part = 0  # of the job: its set-up, if it has one, and inferences
         self.desk = Desk(gateway=Gateway(self._conductor), public_pem=self._public.pem)
 
-    def terms(self, programs: Mapping[int, Program], carried: Scripts) -> dict[str, str]:
+    def terms(
+        self, programs: Mapping[int, Program], profile: Profile, carried: Scripts
+    ) -> dict[str, str]:
         """What both parties must find the same: the dealer's key, and the scripts."""
         for batch, program in programs.items():
-            self._scripts[batch] = script_of(program, self._profile, carried)
-        digests = (script.digest[:16] for script in self._scripts.values())
+            found = scripts_of(program, profile, carried)
+            self._set_up, self._scripts[batch] = found.set_up, found.inference
+        scripts = (self._set_up, *self._scripts.values())
+        digests = (script.digest[:16] for script in scripts if script.steps)
         return {"dealer's key": self._public.fingerprint, "dealer's script": "+".join(digests)}
 
     def make_job(self, engine: Engine, batches: Sequence[int]) -> Job:
@@ -64,10 +70,12 @@ class Dealing:
         engine.run(executable, "greeting")
         for name in ("greeting", "greeted"):
             engine.runtime.del_var(name)
+        set_up = [(self._set_up, 1)] if self._set_up.steps else []
+        inferences = [(self._scripts[batch], len(list(same))) for batch, same in groupby(batches)]
         return Job(
             seeds=self._conductor.seeds,
             start=self._conductor.count,
-            plan=tuple((self._scripts[batch], len(list(same))) for batch, same in groupby(batches)),
+            plan=(*set_up, *inferences),
             key=self._public.fingerprint,
         )
 
@@ -90,20 +98,21 @@ class Dealing:
             self._supply.prefetch(0)
         self._conductor.follow(job, self._supply)
 
-    def await_material(self, inference: int) -> dict[str, Any]:
-        """Return once an inference's material is there, on both sides; tells what it took."""
+    def await_material(self) -> dict[str, Any]:
+        """Return once the next part's material is there, on both sides; tells what it took."""
         started = time.perf_counter()
         if self._supply is None:
             offline = self._hear_until_ready()
         else:
-            offline = self._fetch(self._supply, inference)
+            offline = self._fetch(self._supply, self._part)
         return {**asdict(offline), "wait_s": time.perf_counter() - started}
 
-    def done_with(self, inference: int) -> None:
-        """Make sure that all of an inference's script was followed, and forget its material."""
-        self._conductor.require_end(inference)
+    def end_part(self) -> None:
+        """Make sure that all of a part's script was followed, and forget its material."""
+        self._conductor.require_end(self._part)
         if self._supply is not None:
-            self._supply.release(inference)
+            self._supply.release(self._part)
+        self._part += 1
 
     def close(self) -> None:
         self.desk.gateway.close()

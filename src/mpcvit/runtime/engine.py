@@ -8,6 +8,7 @@ import spu
 from mpcvit.errors import UserError
 from mpcvit.profile import Dealer, Profile
 from mpcvit.run_record import StageCost
+from mpcvit.runtime.compiled import FIRST_USED, first_use
 from mpcvit.runtime.desk import Desk
 from mpcvit.runtime.link import Channel, lost
 from mpcvit.runtime.shares import Sharing, runtime_config
@@ -35,6 +36,16 @@ class Engine:
             self.runtime = spu.Runtime(channel.context, config)
         except RuntimeError as error:
             raise lost(error, self._silence_s) from error
+
+    def use_first(self, kernel: str, shape: tuple[int, ...]) -> StageCost:
+        """Open a kernel under the mask that later products reuse.
+
+        SPU knows the mask by where the kernel lies in memory. So its variable
+        must be neither set anew nor deleted from here on.
+        """
+        cost = self.run(first_use(kernel, shape), "first use")
+        self.runtime.del_var(FIRST_USED)
+        return cost
 
     def run(self, executable: Any, name: str) -> StageCost:
         wall, cpu = time.perf_counter(), time.process_time()

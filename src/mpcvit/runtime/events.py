@@ -78,6 +78,8 @@ def make_record(
             compile_s=prepared["compile_s"],
             weights_s=shared["weights_s"],
             warm_up_s=shared["warm_up_s"],
+            warm_up_bytes=shared["warm_up_bytes"],
+            warm_up_exchanges=shared["warm_up_exchanges"],
             received_bytes=shared["received_bytes"],
         ),
         batches=_batches({role: journal.events[role] for role in roles}),

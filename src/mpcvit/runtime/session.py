@@ -26,6 +26,7 @@ from mpcvit.runtime.dealing import Dealing
 from mpcvit.runtime.engine import Engine
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.link import Channel
+from mpcvit.runtime.reuse import settled
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.terms import Terms, difference, terms_of
 
@@ -173,10 +174,11 @@ class Session:
     def prepare(self, card: ModelCard, request: Request) -> None:
         """Compile for the batch sizes to come, and make sure that all hold one program."""
         started = time.perf_counter()
+        profile = settled(self._profile, card, len(request.batches))
         for batch in sorted(set(request.batches)):
             self._programs[batch] = compile_network(
                 card,
-                self._profile,
+                profile,
                 batch,
                 lambda done, total: self._report(
                     {"event": "progress", "what": "compiling", "done": done, "total": total}
@@ -184,7 +186,7 @@ class Session:
             )
         digest = "+".join(program.digest() for program in self._programs.values())
         dealing = self._dealing
-        scripts = {} if dealing is None else dealing.terms(self._programs, card.scripts)
+        scripts = {} if dealing is None else dealing.terms(self._programs, profile, card.scripts)
         seconds = time.perf_counter() - started
         terms = {"architecture": card.architecture.digest(), "program": digest, **scripts}
         agree(self._channel, terms)
@@ -227,11 +229,15 @@ class Session:
                 self._engine.runtime.set_var(name, share)
         shared = time.perf_counter()
         self._warm_up()
+        warm_up_s = time.perf_counter() - shared
+        first_uses = self._use_kernels_first(program)
         self._report(
             {
                 "event": "shared",
                 "weights_s": shared - started,
-                "warm_up_s": time.perf_counter() - shared,
+                "warm_up_s": warm_up_s + sum(cost.seconds for cost in first_uses),
+                "warm_up_bytes": sum(cost.sent_bytes for cost in first_uses),
+                "warm_up_exchanges": sum(cost.exchanges for cost in first_uses),
                 "received_bytes": received_bytes,
             }
         )
@@ -240,8 +246,7 @@ class Session:
         """Run all stages on one batch; gives logits to the data owner and None to others."""
         program = self._programs[batch]
         if self._dealing is not None:
-            offline = self._dealing.await_material(self._batch)
-            self._report({"event": "material", **offline})
+            self._report({"event": "material", **self._dealing.await_material()})
         source = program.stages[0].source
         started = time.perf_counter()
         if images is not None:
@@ -259,7 +264,7 @@ class Session:
             self._engine.runtime.del_var(stage.source)
             self._report_stage(cost, batch)
         if self._dealing is not None:
-            self._dealing.done_with(self._batch)
+            self._dealing.end_part()
         started = time.perf_counter()
         target = program.stages[-1].target
         logits, count = self._engine.sharing.reveal_to(
@@ -281,6 +286,17 @@ class Session:
         self._report(
             {"event": "stage", "batch": self._batch, "images": batch, "cost": asdict(cost)}
         )
+
+    def _use_kernels_first(self, program: Program) -> list[StageCost]:
+        """Open every kernel whose mask is reused, before any product does."""
+        if not program.kernels:
+            return []
+        assert self._dealing is not None, "a profile that reuses masks has a dealer"
+        self._report({"event": "material", **self._dealing.await_material()})
+        shapes = program.parameters
+        costs = [self._engine.use_first(kernel, shapes[kernel]) for kernel in program.kernels]
+        self._dealing.end_part()
+        return costs
 
     def _warm_up(self) -> None:
         """Let Cheetah make its keys and base transfers now, not within the first image."""

@@ -1,4 +1,4 @@
-"""The engine that runs a program fastest, found by trying: ring, truncation, fraction bits, masks.
+"""The engine that runs a program fastest, found by trying: ring, truncation, fraction bits.
 
 Every candidate must first be valid: nothing may wrap around its ring, local
 truncation must be safe, and its rounding must keep the program's error budget.
@@ -13,8 +13,9 @@ from mpcvit.errors import UserError
 from mpcvit.lowering.engine import LEAST_SAFE_BITS, EngineChoice, choose_engine, safe_bits
 from mpcvit.lowering.lower import products_of, relative_error
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.profile import Dealer, Network, Profile, Protocol, Truncation
+from mpcvit.profile import Network, Profile, Protocol, Truncation
 from mpcvit.run_record import StageCost
+from mpcvit.runtime.reuse import LEAST_RUNS
 from mpcvit.runtime.run import run
 
 Progress = Callable[[str, int, int], None]
@@ -25,7 +26,7 @@ _FRACTION_BITS = {64: (20, 18, 16), 128: (30, 26, 22)}
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """An engine, what a batch costs on it from the second on, or why it cannot be had."""
+    """An engine, what a batch of many costs on it, or why it cannot be had."""
 
     engine: EngineChoice
     cost: StageCost | None = None
@@ -36,10 +37,9 @@ class Trial:
 
     def describe(self, network: Network, batch_size: int) -> str:
         engine = self.engine
-        masks = "reused" if engine.reuse_weight_masks else "fresh"
         name = (
             f"{engine.ring_bits} bits, {engine.fraction_bits} of fraction, "
-            f"{engine.truncation.value} truncation, {masks} masks"
+            f"{engine.truncation.value} truncation"
         )
         if self.cost is None:
             return f"{name}: {self.refused}"
@@ -84,15 +84,13 @@ def _families(profile: Profile) -> Iterator[EngineChoice]:
     if profile.protocol is not Protocol.SEMI2K:
         yield choose_engine(profile)
         return
-    masks = (False,) if profile.dealer is Dealer.THIRD_PARTY else (True, False)
     for ring_bits, truncation in ((128, Truncation.LOCAL), (64, Truncation.FAITHFUL)):
-        for reuse in masks:
-            yield EngineChoice(
-                ring_bits=ring_bits,
-                fraction_bits=_FRACTION_BITS[ring_bits][0],
-                truncation=truncation,
-                reuse_weight_masks=reuse,
-            )
+        yield EngineChoice(
+            ring_bits=ring_bits,
+            fraction_bits=_FRACTION_BITS[ring_bits][0],
+            truncation=truncation,
+            reuse_weight_masks=True,
+        )
 
 
 class _Validity:
@@ -134,9 +132,9 @@ class _Validity:
 def _steady_cost(
     program: SecureProgram, engine: EngineChoice, profile: Profile, batch_size: int
 ) -> StageCost:
-    """Of a batch after the first, counted in the simulator."""
+    """Of a batch in a session of many, counted in the simulator."""
     size = program.model.image_size
-    pixels = np.zeros((2 * batch_size, size, size, program.model.channels), np.uint8)
+    pixels = np.zeros((LEAST_RUNS * batch_size, size, size, program.model.channels), np.uint8)
     record = run(
         replace(program, engine=engine), pixels, profile, batch_size=batch_size, simulate=True
     ).record

@@ -6,6 +6,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import padding
 
 from mpcvit.dealer.jobs import Job
+from mpcvit.dealer.ledger import Ledger
 from mpcvit.dealer.operations import adjust
 from mpcvit.dealer.script import Kind, Script, Step
 
@@ -37,9 +38,9 @@ def make_job(key, seeds=None, sealed=None, script=SCRIPT, times=2, start=10):
 def expected(seeds, script=SCRIPT, start=10):
     """All of an inference's material."""
     found = b""
+    ledger = Ledger(start)
     for step in script.steps:
-        found += adjust(step, seeds, start)
-        start += step.blocks
+        found += adjust(step, seeds, ledger.enter(step))
     return found
 
 

@@ -51,7 +51,7 @@ def test_an_unguarded_handler_gives_masks_away(key):
 
     def unguarded(path, body):
         call = read_call(path, body)
-        return adjust(call.step, tuple(map(key.decrypt, call.seeds)), call.counts[0])
+        return adjust(call.step, tuple(map(key.decrypt, call.seeds)), call.counts)
 
     seeds = new_seeds()
     request = crafted([seal(key, seed) for seed in seeds], 10)

@@ -3,7 +3,10 @@
 import json
 import socket
 import struct
+import subprocess
+import sys
 from base64 import b64encode
+from dataclasses import replace
 
 import pytest
 
@@ -104,16 +107,29 @@ def test_a_recorder_writes_the_script_down():
     assert recorder.take() == Script(())
 
 
-def test_masks_that_are_reused_cannot_be_scripted():
-    """SPU 0.9.5 draws a weight's mask and its product's from one range."""
-    dot = Step(kind=Kind.DOT, width=8, shape=(2, 3, 5))
-    a, b, _ = dot.counts(0)
-    with pytest.raises(DealerError, match=r"overlapping ranges.*reuse_weight_masks"):
-        Recorder()(Call(step=dot, counts=(a, b, b), seeds=()))
-    recorder = Recorder()
-    recorder(Call(step=dot, counts=dot.counts(0), seeds=()))
-    with pytest.raises(DealerError, match="jumped"):
-        recorder(Call(step=dot, counts=dot.counts(0), seeds=()))
+def test_a_conductor_holds_products_to_the_kernels_masks(key):
+    opened = Step(kind=Kind.MUL, width=8, shape=(15,), kernel=0)
+    product = Step(kind=Kind.DOT, width=8, shape=(2, 3, 5), kernel=0)
+    plan = ((Script((opened,)), 1), (Script((product, product)), 1))
+    job = replace(make_job(key, start=STEP.blocks), plan=plan)
+
+    def asked(step, *counts):
+        return Call(step=replace(step, kernel=None), counts=counts, seeds=job.seeds)
+
+    def used_first():
+        conductor = greeted(job, Stock(job))
+        assert {*map(bytes, conductor(asked(opened, 6, 14, 22)))} == {b"\1" * 120}
+        conductor.require_end(0)
+        return conductor
+
+    conductor = used_first()
+    for count in (30, 38):
+        assert {*map(bytes, conductor(asked(product, count, 6, count + 5)))} == {b"\2" * 48}
+    conductor.require_end(1)
+    # as the naive way, with a fresh mask, with the other factor's, with a product's that was used
+    for counts in ((30, 35, 35), (30, 35, 43), (30, 14, 35), (30, 6, 22)):
+        with pytest.raises(DealerError, match="the run was given up"):
+            used_first()(asked(product, *counts))
 
 
 def ask(line, body, path=PATH):
@@ -146,6 +162,29 @@ def test_a_gateway_that_closes_hangs_up():
         assert line.recv(1) == b""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)))
+
+
+STRANGER = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=10.0) as line:
+    line.sendall(b"POST %s HTTP/1.1\\r\\nContent-Length: 2\\r\\n\\r\\n{}" % sys.argv[2].encode())
+    try:
+        print(len(line.recv(1)))
+    except ConnectionResetError:
+        print(0)
+"""
+
+
+def test_strangers_do_not_end_a_session():
+    """Another process of this machine gets no word, and what it asks for counts for nothing."""
+    with Gateway(Recorder()) as gateway:
+        host, port = gateway.address.split(":")
+        with socket.create_connection((host, int(port))) as line:
+            ask(line, request(0))
+            stranger = [sys.executable, "-c", STRANGER, port, PATH]
+            assert subprocess.check_output(stranger, text=True, timeout=30.0) == "0\n"
+            assert gateway.failure is None
+            assert ask(line, request(STEP.blocks)).startswith(b"\0")
 
 
 def test_over_one_connection_until_something_is_wrong():

@@ -71,7 +71,7 @@ def test_sums(kind, width):
     shape = (3, 5, 7) if kind is Kind.DOT else (N,)
     step = Step(kind=kind, width=width, shape=shape, shift=SHIFT if kind.shifts else 0)
     modulus, parts = 1 << 8 * width, operands(step)
-    corrections = numbers(adjust(step, SEEDS, START), width)
+    corrections = numbers(adjust(step, SEEDS, step.counts(START)), width)
     last = parts[1:] if kind is Kind.TRUNCATE_PROBABLY else parts[-1:]
     drawn = [number for one in last for number in joined(one, modulus)]
     found = [(x + y) % modulus for x, y in zip(drawn, corrections, strict=True)]
@@ -81,7 +81,7 @@ def test_sums(kind, width):
 def test_and():
     step = Step(kind=Kind.AND, width=16, shape=(N,))
     a, b, c = (joined(parts) for parts in operands(step))
-    corrections = numbers(adjust(step, SEEDS, START), 16)
+    corrections = numbers(adjust(step, SEEDS, step.counts(START)), 16)
     assert [x ^ y for x, y in zip(c, corrections, strict=True)] == [
         x & y for x, y in zip(a, b, strict=True)
     ]
@@ -91,7 +91,7 @@ def test_and():
 def test_equal_zero(width):
     step = Step(kind=Kind.EQUAL_ZERO, width=width, shape=(N,))
     a, b = operands(step)
-    corrections = numbers(adjust(step, SEEDS, START), width)
+    corrections = numbers(adjust(step, SEEDS, step.counts(START)), width)
     found = [x ^ y for x, y in zip(joined(b), corrections, strict=True)]
     assert found == joined(a, 1 << 8 * width)
 
@@ -101,12 +101,14 @@ def test_random_bits(width):
     step = Step(kind=Kind.RANDOM_BIT, width=width, shape=(997,))
     (a,) = operands(step)
     modulus = 1 << 8 * width
-    corrections = numbers(adjust(step, SEEDS, START), width)
+    corrections = numbers(adjust(step, SEEDS, step.counts(START)), width)
     bits = [(x + y) % modulus for x, y in zip(joined(a, modulus), corrections, strict=True)]
     assert set(bits) == {0, 1}
     assert 400 < sum(bits) < 600
-    assert adjust(step, SEEDS, START) == adjust(step, SEEDS, START)
-    assert adjust(step, (SEEDS[0], bytes(16)), START) != adjust(step, SEEDS, START)
+    assert adjust(step, SEEDS, step.counts(START)) == adjust(step, SEEDS, step.counts(START))
+    assert adjust(step, (SEEDS[0], bytes(16)), step.counts(START)) != adjust(
+        step, SEEDS, step.counts(START)
+    )
 
 
 def test_a_wide_product_is_exact():

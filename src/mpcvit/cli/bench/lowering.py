@@ -8,8 +8,8 @@ import typer
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
+    DEALER_PROFILE,
     EXAMPLES,
-    PAPER_PROFILE,
     Measure,
     TableOut,
     beside_paper,
@@ -32,7 +32,7 @@ def lowering(
     overrides: Overrides = None,
     profiles: Annotated[
         str, typer.Option("--profiles", help="Profiles, between commas.")
-    ] = PAPER_PROFILE,
+    ] = DEALER_PROFILE,
     only: Annotated[
         str, typer.Option("--networks", help="Networks of the paper, between commas.")
     ] = "relu_softmax,mpcvit-0.7,mpcvit-0.1,scaling",
@@ -53,8 +53,10 @@ def lowering(
 ) -> None:
     """Plain against lowered, in one run: exchanges, bytes and seconds of the same networks.
 
-    Seconds are per image, and from the second batch on. Weights are random; the
-    stand-ins and their intervals are those of a trained network.
+    Seconds are per image, and of a session of many, in which the masks of weights
+    are reused after a set-up; the table also tells what that takes, and from
+    which batch on it has paid. Weights are random; the stand-ins and their
+    intervals are those of a trained network.
 
     Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
     """

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 CIFAR = Path("configs/cifar10.toml")
 TINY_IMAGENET = Path("configs/tiny-imagenet.toml")
 PAPER_PROFILE = "semi2k-wan"
+DEALER_PROFILE = "semi2k-dealer-wan"
 EXAMPLES = [
     Path("results/cifar10-tiny") / f"{kind}-program.json"
     for kind in ("relu_softmax", "softmax", "linformer", "quad2", "the_x")

@@ -1,0 +1,23 @@
+"""When masks of kernels are reused: the one place that decides it."""
+
+from dataclasses import replace
+
+from mpcvit.profile import Profile
+from mpcvit.runtime.card import ModelCard
+
+LEAST_RUNS = 3
+"""Runs of the network in a session from which a set-up pays.
+
+It sends every kernel twice, and each run then sends it no more. So it sends less from the third
+run on; `mpcvit bench lowering` shows both costs.
+"""
+
+
+def settled(profile: Profile, card: ModelCard, runs: int) -> Profile:
+    """A profile for a session of so many runs: without reuse where it does not pay.
+
+    Networks that were not lowered never reuse masks, as their products are not
+    known to be of the one form that can.
+    """
+    reuse = profile.reuse_weight_masks and card.plan is not None and runs >= LEAST_RUNS
+    return replace(profile, reuse_weight_masks=reuse)
