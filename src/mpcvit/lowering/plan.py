@@ -1,5 +1,6 @@
 """Plan: the public numbers of a lowered network; which stand-in computes what, and where."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -63,12 +64,34 @@ class LayerPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trust:
+    """What an answer must keep to be believed.
+
+    `bound` is the largest magnitude of a logit. A lead below `doubt` may be another
+    class's in the network itself. With `guard`, whether some stand-in left its interval
+    is opened with the answer; places in `assured` cannot leave theirs before another does.
+    """
+
+    bound: float | None = None
+    doubt: float = 0.0
+    guard: bool = False
+    assured: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.bound is not None and not 0 < self.bound < math.inf) or not (
+            0 <= self.doubt < math.inf
+        ):
+            raise UserError("a bound of logits must be positive, and a doubt not negative")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The stand-ins and passes of a network. Both parties know them; weights are not among them."""
 
     layers: tuple[LayerPlan, ...]
     norm: InverseRoot | None
     passes: Passes = ALL_PASSES
+    trust: Trust = Trust()
 
     def named(self) -> dict[str, Approximation]:
         """Every stand-in by its place."""
@@ -103,6 +126,7 @@ class Plan:
             ],
             "norm": _encode(self.norm),
             "passes": to_plain(self.passes),
+            "trust": to_plain(self.trust),
         }
 
     @classmethod
@@ -128,6 +152,7 @@ class Plan:
             ),
             norm=_decode(document["norm"], InverseRoot),
             passes=from_plain(Passes, document["passes"], "passes"),
+            trust=from_plain(Trust, document["trust"], "trust"),
         )
 
 

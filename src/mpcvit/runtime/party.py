@@ -26,6 +26,7 @@ from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model, load_model
 from mpcvit.plain import from_plain
 from mpcvit.profile import Profile
+from mpcvit.run_record import Reveal
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.dealer_place import DealerPlace
 from mpcvit.runtime.events import Event
@@ -90,7 +91,7 @@ def take_part(
     if "component" in job:
         measure_component(channel, profile, job["component"], job["shape"], report)
     elif model is not None:
-        offer_model(channel, profile, model, report, dealer)
+        offer_model(channel, profile, model, report, dealer, Reveal(job["reveal"]))
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
@@ -98,8 +99,8 @@ def take_part(
             report({"event": "inputs", "resized": inputs.resized})
             return inputs.images
 
-        logits = classify(channel, profile, make_images, job["batch_size"], report, dealer)
-        report({"event": "result", "logits": logits.tolist()})
+        answers = classify(channel, profile, make_images, job["batch_size"], report, dealer)
+        report({"event": "result", **answers.to_dict()})
     else:
         help_others(channel, profile, report)
     channel.part()

@@ -3,8 +3,6 @@
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import with_engine
 from mpcvit.profile import Profile, default_profile, load_profile
@@ -12,6 +10,7 @@ from mpcvit.runtime.events import Journal, Progress
 from mpcvit.runtime.hosts import find_dealer, require_for_two_hosts, require_protected, told
 from mpcvit.runtime.processes import PartyProcess, wait_until_ready, watch
 from mpcvit.runtime.rendezvous import Hello, Watchdog, dial
+from mpcvit.runtime.result import Answers
 from mpcvit.runtime.roles import Address, Role, is_this_machine, require_free, resolve
 from mpcvit.runtime.run import Images, RunResult, list_images, make_result, own_images
 from mpcvit.runtime.terms import terms_of
@@ -83,5 +82,5 @@ def predict(
 
                 watch([party], settings, journal, watchdog.check, is_enough)
                 watchdog.part()
-    logits = np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
-    return make_result(journal, logits, settings, roles=[Role.DATA_OWNER], transport="hosts")
+    answers = Answers.from_dict(journal.find(Role.DATA_OWNER, "result"))
+    return make_result(journal, answers, settings, roles=[Role.DATA_OWNER], transport="hosts")

@@ -22,6 +22,7 @@ from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import EngineChoice, with_engine
 from mpcvit.profile import Profile, load_profile
+from mpcvit.run_record import Reveal
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.events import Journal
 from mpcvit.runtime.hosts import find_dealer, require_for_two_hosts, require_protected, told
@@ -74,6 +75,7 @@ def serve(
     listen: Address,
     tls: str | Path | None = None,
     profile: str | Path | Profile | None = None,
+    reveal: Reveal | str = Reveal.CLASS,
     link_port: int | None = None,
     dealer: Address | None = None,
     dealer_key: str | Path | None = None,
@@ -88,8 +90,8 @@ def serve(
     Clients say hello at `listen`; the computation takes place on `link_port`, by
     default the one above. `tls` is a folder with this party's certificate;
     without it, `listen` must be on this machine, unless `allow_plaintext`.
-    `dealer` and `dealer_key` name the dealer, where the profile has one. Unless
-    given, the profile is `semi2k-dealer` with a dealer and for a program that
+    `reveal` says what clients are given of their images' logits. `dealer` and
+    `dealer_key` name the dealer, where the profile has one. Unless given, the profile is `semi2k-dealer` with a dealer and for a program that
     was lowered for SEMI2K, and else `cheetah`.
     Returns by itself only after `max_clients` sessions. `started` is called once
     clients may come, and `log` with every visit.
@@ -111,7 +113,7 @@ def serve(
         raise UserError(f"cannot listen on {listen}: {error.strerror or error}") from error
     with listener, tempfile.TemporaryDirectory(prefix="mpcvit-") as name:
         server = _Server(
-            own={**own_model(model, Path(name)), **told(credentials, place)},
+            own={**own_model(model, Path(name), reveal), **told(credentials, place)},
             profile=settings,
             # as named, as the client's are, who learns of the engine from the answer
             terms=terms_of(named),
