@@ -8,9 +8,10 @@ import typer
 
 from mpcvit.cli import app
 from mpcvit.cli.options import AnyModelFile, AsJson, print_json
-from mpcvit.cli.private import BatchSize, Pictures, RecordFile, tell
+from mpcvit.cli.private import BatchSize, Pictures, RecordFile, RevealOption, tell
 from mpcvit.cli.stopping import until_stopped
 from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, default_profile, load_profile
+from mpcvit.run_record import Reveal
 
 if TYPE_CHECKING:
     from mpcvit.runtime.serve import Visit
@@ -128,6 +129,7 @@ def serve(
     ],
     tls: TlsFolder = None,
     profile: HostsProfile = None,
+    reveal: RevealOption = Reveal.CLASS,
     link_port: Annotated[
         int | None,
         typer.Option(
@@ -148,7 +150,8 @@ def serve(
 
     Prints a line for each connection: who came, what it cost and how it ended.
     The images stay with the client, and so does the result; the weights stay
-    here. The client learns the model's shape, architecture and class names.
+    here. The client learns the model's shape, architecture and class names, and of
+    each image what --reveal says.
 
     Example: mpcvit serve model.safetensors --listen model.example.org:9000 --tls certs/server
     """
@@ -171,6 +174,7 @@ def serve(
             listen=listen,
             tls=tls,
             profile=settings,
+            reveal=reveal,
             link_port=link_port,
             dealer=dealer,
             dealer_key=dealer_key,

@@ -61,10 +61,9 @@ def choose_best(
     of_finalists = last.among[:, 0].astype(jnp.int32).reshape(-1, groups, count).transpose(0, 2, 1)
     in_groups = _differences(level.among.astype(jnp.int32))
     if level.leads is not None and last.leads is not None:  # of a single best
-        of_finalists = jnp.concatenate(
-            [of_finalists, last.leads[:, None].astype(jnp.int32)], axis=1
-        )
-        in_groups = jnp.concatenate([in_groups, level.leads[:, None].astype(jnp.int32)], axis=1)
+        last_leads, own_leads = (x[:, None].astype(jnp.int32) for x in (last.leads, level.leads))
+        of_finalists = jnp.concatenate([of_finalists, last_leads], axis=1)
+        in_groups = jnp.concatenate([in_groups, own_leads], axis=1)
     group_of = np.repeat(np.arange(groups), [len(part) for part in own])
     both = jnp.take(of_finalists, group_of, axis=2) * in_groups
     return Best(

@@ -24,6 +24,7 @@ from mpcvit.dealer.script import Script, Scripts
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.profile import Dealer, Profile
+from mpcvit.run_record import Reveal
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import Program, compile_network
 from mpcvit.runtime.desk import Desk
@@ -44,6 +45,7 @@ def with_script(
     profile: Profile,
     *,
     batch_size: int = 1,
+    reveal: Reveal = Reveal.CLASS,
     progress: Progress = lambda what, done, total: None,
 ) -> SecureProgram:
     """A program that carries its script for so many images at a time, if the profile has a dealer.
@@ -54,7 +56,7 @@ def with_script(
         return program
     progress("rehearsing", 0, 1)
     settings = program.engine.apply(profile)
-    compiled = compile_network(ModelCard.of(program), settings, batch_size)
+    compiled = compile_network(ModelCard.of(program, reveal), settings, batch_size)
     script = script_of(compiled, settings)
     progress("rehearsing", 1, 1)
     return replace(program, scripts={**program.scripts, _name(compiled, settings): script})

@@ -9,6 +9,13 @@ import numpy as np
 from mpcvit.errors import UserError
 from mpcvit.run_record import Reveal, RunRecord
 
+REVEALED = {
+    Reveal.CLASS: "the class alone",
+    Reveal.TOP5: "the five likeliest classes",
+    Reveal.ROUNDED: "rounded logits",
+    Reveal.LOGITS: "the logits",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
@@ -65,7 +72,7 @@ class RunResult:
         """Float32 [image, class], where the model owner reveals them."""
         if self.reveal is not Reveal.LOGITS or self.answers.values is None:
             raise UserError(
-                f"the model owner reveals {_REVEALED[self.reveal]}, and no logits; "
+                f"the model owner reveals {REVEALED[self.reveal]}, and no logits; "
                 'it would have to choose "logits"'
             )
         self.require_trusted()
@@ -86,7 +93,7 @@ class RunResult:
 
     @property
     def likeliest(self) -> tuple[tuple[str, ...], ...]:
-        """Of each image the class or the set that is revealed; none where it is not to be trusted."""
+        """Of each image what is revealed, a class or a set; nothing where it is refused."""
         return tuple(
             tuple(self.classes[index] for index in np.flatnonzero(chosen)) if trusted else ()
             for chosen, trusted in zip(self.answers.chosen, self.answers.trusted, strict=True)
@@ -106,14 +113,6 @@ class RunResult:
         """Raise if an answer cannot be trusted."""
         if self.refused:
             raise RefusedError(refusal([f"image {index}" for index in self.refused]))
-
-
-_REVEALED = {
-    Reveal.CLASS: "the class alone",
-    Reveal.TOP5: "the five likeliest classes",
-    Reveal.ROUNDED: "rounded logits",
-    Reveal.LOGITS: "the logits",
-}
 
 
 class RefusedError(UserError):

@@ -42,11 +42,12 @@ def run(
     `images` are files, a folder, or uint8 arrays [height, width, channel]. Every
     party is a process of its own on this machine, joined through the network
     that the profile describes: `cheetah` unless given, and `semi2k-dealer` for
-    a program that was lowered for SEMI2K. `reveal` is what the owner of the images is
-    given: the "class" alone, "top5", "rounded" or "logits". `simulate` makes them threads of this process
-    instead: quicker to start and with the same counts, but not private and with
-    no network; there, the record's notes name stages whose values leave the
-    range that the profile can represent.
+    a program that was lowered for SEMI2K. `reveal` is what the owner of the
+    images is given: the "class" alone, "top5", "rounded" or "logits".
+    `simulate` makes them threads of this process instead: quicker to start and
+    with the same counts, but not private and with no network; there, the
+    record's notes name stages whose values leave the range that the profile can
+    represent.
     """
     settings = settings_for(model, load_profile(profile or default_for(model)))
     if batch_size < 1:

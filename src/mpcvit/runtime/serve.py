@@ -91,8 +91,9 @@ def serve(
     default the one above. `tls` is a folder with this party's certificate;
     without it, `listen` must be on this machine, unless `allow_plaintext`.
     `reveal` says what clients are given of their images' logits. `dealer` and
-    `dealer_key` name the dealer, where the profile has one. Unless given, the profile is `semi2k-dealer` with a dealer and for a program that
-    was lowered for SEMI2K, and else `cheetah`.
+    `dealer_key` name the dealer, where the profile has one. Unless given, the
+    profile is `semi2k-dealer` with a dealer and for a program that was lowered
+    for SEMI2K, and else `cheetah`.
     Returns by itself only after `max_clients` sessions. `started` is called once
     clients may come, and `log` with every visit.
     """

@@ -240,7 +240,7 @@ class Session:
         )
 
     def infer(self, batch: int, images: np.ndarray | None = None) -> np.ndarray | None:
-        """Run all stages on one batch; opens the last to the data owner, and gives None to others."""
+        """Run all stages on one batch; gives what is opened to the data owner, None to others."""
         program = self._programs[batch]
         if self._dealing is not None:
             offline = self._dealing.await_material(self._batch)
