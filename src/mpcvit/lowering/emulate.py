@@ -18,6 +18,9 @@ class Emulation:
 
     evaluation: Evaluation
     strays: dict[str, float]  # by place, the share of its values
+    left: int  # images of which some value left an interval, or a logit its bounds
+    refused: int  # images without an answer in a private run
+    close: int  # images that a private run says it is not sure of
 
 
 def emulate(
@@ -32,14 +35,22 @@ def emulate(
     started = time.perf_counter()
     logits = program.in_fixed_point if fixed_point else program
     sums = jnp.zeros(4)
-    outside, met = Counter[str](), Counter[str]()
+    outside, met, judged = Counter[str](), Counter[str](), Counter[str]()
     for index, batch in enumerate(eval_batches(split, program.data, batch_size)):
         sums += sums_of(*map(jnp.asarray, (logits(batch.images), batch.labels, batch.mask)))
-        for place, (own, total) in program.strays(batch.images[batch.mask > 0]).items():
+        images = batch.images[batch.mask > 0]
+        found = program.judge(images)
+        judged["left"] += int((~(found.within & found.bounded)).sum())
+        judged["refused"] += int((~found.trusted).sum())
+        judged["close"] += int((found.close & found.trusted).sum())
+        for place, (own, total) in program.strays(images).items():
             outside[place] += own
             met[place] += total
         progress(min((index + 1) * batch_size, len(split)), len(split))
     return Emulation(
         evaluation=Evaluation.of(sums, time.perf_counter() - started),
         strays={place: outside[place] / met[place] for place in met},
+        left=judged["left"],
+        refused=judged["refused"],
+        close=judged["close"],
     )

@@ -84,8 +84,8 @@ class Reciprocal:
         return 1 / np.asarray(x, np.float64)
 
     def slack(self, x: Array) -> list[Array]:
-        """Above alone: below, what is divided fades out."""
-        return [self.high - x]
+        """Above it grows without bound; below, what is divided fades out."""
+        return [x - self.low, self.high - x]
 
 
 def fit_reciprocal(low: float, high: float, tolerance: float) -> Reciprocal:

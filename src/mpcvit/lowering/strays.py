@@ -1,5 +1,6 @@
 """What leaves the intervals that calibration found: how often, and whether it did at all."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,6 +34,11 @@ def watch(functions: Functions) -> tuple[Functions, Counts]:
     return functions.wrapped(watched), counts
 
 
+def is_watched(place: str, own: Any, trust: Trust) -> bool:
+    """Whether a guard looks at what a function is given: not where nothing can go wrong."""
+    return trust.guard and hasattr(own, "domain") and place not in trust.assured
+
+
 def guard(functions: Functions, trust: Trust) -> tuple[Functions, list[Array]]:
     """The same functions, and a list that fills with what must not be negative.
 
@@ -42,7 +48,7 @@ def guard(functions: Functions, trust: Trust) -> tuple[Functions, list[Array]]:
     slack: list[Array] = []
 
     def guarded(place: str, own: Any) -> Any:
-        if not hasattr(own, "domain") or place in trust.assured:
+        if not is_watched(place, own, replace(trust, guard=True)):
             return own
 
         def note(x: Array) -> None:

@@ -71,7 +71,8 @@ class Opening:
             known = (found.chosen, found.leads, found.is_kept)
             parts = [part for part in known if part is not None]
         else:
-            assert checks is not None
+            if checks is None:
+                raise UserError("its plan has a guard, and nothing to watch")
             parts = [is_kept(checks)]
         if self._has_values:
             rounded = jnp.floor(logits + 0.5) if self.reveal is Reveal.ROUNDED else logits

@@ -4,7 +4,7 @@ A stage is a pure function of its own parameters and the activation before it,
 made of the very modules that training uses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +19,8 @@ from mpcvit.lowering import network as lowered
 from mpcvit.lowering.fold import weight_shapes
 from mpcvit.lowering.functions import Functions, functions_of
 from mpcvit.lowering.heads import queries_of
-from mpcvit.lowering.plan import Plan
-from mpcvit.lowering.strays import guard
+from mpcvit.lowering.plan import HEAD_NORM, Plan, place_of
+from mpcvit.lowering.strays import guard, is_watched
 from mpcvit.model.vit import Block, Embed, Head, init_parameters
 from mpcvit.profile import Profile
 from mpcvit.runtime.answer import Opening
@@ -91,18 +91,23 @@ def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
     config, layers, passes = card.model, card.architecture.layers, plan.passes
     known = functions_of(plan, config, card.architecture)
 
-    def watching(run: Callable[[Functions, Parameters, Any], Any]) -> dict[str, Any]:
-        """A stage that calls stand-ins: with a guard, it also tells what they met."""
+    def watching(
+        run: Callable[[Functions, Parameters, Any], Any], own: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """A stage that calls its own stand-ins: with a guard, it also tells what they met."""
+        is_guarded = any(is_watched(place, one, plan.trust) for place, one in own.items())
 
         def apply(parameters: Parameters, x: Any) -> Any:
-            if not plan.trust.guard:
+            if not is_guarded:
                 return run(known, parameters, x)
             functions, slack = guard(known, plan.trust)
             y = run(functions, parameters, x)
-            nothing = jnp.zeros((y.shape[0], 0), y.dtype)
-            return y, jnp.concatenate([nothing, *slack], axis=1)
+            return y, jnp.concatenate(slack, axis=1)
 
-        return {"function": apply, "gives_slack": plan.trust.guard}
+        return {"function": apply, "gives_slack": is_guarded}
+
+    def of_layer(index: int) -> dict[str, Any]:
+        return {place_of(index, name): own for name, own in vars(known.layers[index]).items()}
 
     def of_block(index: int) -> Callable[[Functions, Parameters, Any], Any]:
         queries = queries_of(config, passes, index)
@@ -123,10 +128,14 @@ def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
     return (
         Stage(name="embedding", parts=("embed",), function=embedding),
         *(
-            Stage(name=f"block {index}", parts=(f"blocks_{index}",), **watching(of_block(index)))
+            Stage(
+                name=f"block {index}",
+                parts=(f"blocks_{index}",),
+                **watching(of_block(index), of_layer(index)),
+            )
             for index in range(config.depth)
         ),
-        Stage(name="head", parts=("head",), **watching(head)),
+        Stage(name="head", parts=("head",), **watching(head, {HEAD_NORM: known.norm})),
     )
 
 
