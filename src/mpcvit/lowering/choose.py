@@ -173,12 +173,18 @@ def choose(
         low = max(seen.low_share / margins.length, 1e-3 * high)
         return fit_inverse_root(low, high, config.xnorm_eps, tolerances.length)
 
-    def denominator(seen: Range | None, *, is_tempered: bool) -> Reciprocal | None:
+    def denominator(
+        seen: Range | None, odd: Range | None, *, is_tempered: bool
+    ) -> Reciprocal | None:
         if seen is None:
             return None
         high = max(seen.high, 1e-3) * margins.denominator
-        # lower ones fade out, so that the few there are need not be paid for
-        low = max(seen.low_share / margins.denominator, 1e-4 * high)
+        # few are far lower than others, and fade out rather than be paid for
+        low = max(seen.low, seen.low_share / _ODD_REACH) / margins.denominator
+        if odd is not None:
+            high = max(high, min(odd.high * _ODD, high * _ODD_REACH))
+            low = min(low, max(odd.low / _ODD, low / _ODD_REACH))
+        low = max(low, 1e-4 * high)
         if is_tempered:  # known without an image: from 1 to the number of keys
             low = min(low, 1.0) * (1 - _TEMPER) ** 2
             high = max(high, config.tokens * (1 + _TEMPER) ** 2)
@@ -206,7 +212,9 @@ def choose(
                 query_length=length(layer["query_length"]),
                 product_length=length(layer["product_length"]),
                 denominator=denominator(
-                    layer["denominator"], is_tempered=layer["temper"] is not None
+                    layer["denominator"],
+                    other.get("denominator"),
+                    is_tempered=layer["temper"] is not None,
                 ),
                 norm2=norm(layer["norm2"], other.get("norm2")),
                 activation=activation(layer["activation"], other.get("activation"), most),
