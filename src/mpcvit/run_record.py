@@ -11,6 +11,7 @@ its seconds.
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,21 @@ from mpcvit.records import Environment
 from mpcvit.storage import read_json, write_text
 
 FORMAT = "mpcvit-record/1"
+
+
+class Reveal(str, Enum):
+    """What the data owner is given of an image's logits; the model owner decides.
+
+    class:   the likeliest class
+    top5:    the set of the five likeliest classes, without their order
+    rounded: the likeliest class, and each logit rounded to a whole number
+    logits:  each logit as it was computed
+    """
+
+    CLASS = "class"
+    TOP5 = "top5"
+    ROUNDED = "rounded"
+    LOGITS = "logits"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +122,7 @@ class RunRecord:
     notes: tuple[str, ...]  # who had to be trusted, and what was changed to fit fixed point
     environment: Environment
     form: str = "plain"  # the network as it was trained, or "lowered"
+    reveal: str = Reveal.LOGITS.value  # what the data owner was given
     offline: OfflineCost | None = None  # where there is a dealer
 
     @property

@@ -17,12 +17,16 @@ from tests.two_party.processes import children, ports_of, sockets_of
 def test_two_processes_agree_with_plaintext_and_simulator(checkpoint, pixels, nobody_left):
     progress = []
     result = mpcvit.run(
-        checkpoint, pixels, "semi2k", progress=lambda *event: progress.append(event)
+        checkpoint,
+        pixels,
+        "semi2k",
+        reveal="logits",
+        progress=lambda *event: progress.append(event),
     )
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels))), FXP18)
     assert [event for event in progress if event[0] == "running"][-1] == ("running", 12, 12)
-    simulated = mpcvit.run(checkpoint, pixels, "semi2k", simulate=True)
+    simulated = mpcvit.run(checkpoint, pixels, "semi2k", reveal="logits", simulate=True)
     assert counts(result.record) == counts(simulated.record)
     assert result.record.program == simulated.record.program
     assert set(result.record.peak_bytes) == {"model owner", "data owner"}
@@ -30,7 +34,7 @@ def test_two_processes_agree_with_plaintext_and_simulator(checkpoint, pixels, no
 
 
 def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, nobody_left):
-    result = mpcvit.run(checkpoint, pixels[:1])
+    result = mpcvit.run(checkpoint, pixels[:1], reveal="logits")
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels[:1]))), FXP18)
     assert result.record.profile["protocol"] == "CHEETAH"
@@ -39,7 +43,7 @@ def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, nobody_lef
 
 
 def test_three_processes(checkpoint, pixels, nobody_left):
-    result = mpcvit.run(checkpoint, pixels[:1], "aby3")
+    result = mpcvit.run(checkpoint, pixels[:1], "aby3", reveal="logits")
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels[:1]))), FXP18)
 
@@ -75,6 +79,6 @@ def test_no_party_opens_a_port(checkpoint, pixels, nobody_left):
 
 def test_profiles_survive_the_way_into_a_process(checkpoint, pixels, nobody_left):
     profile = replace(load_profile("semi2k"), fraction_bits=16)
-    result = mpcvit.run(checkpoint, pixels[:1], profile)
+    result = mpcvit.run(checkpoint, pixels[:1], profile, reveal="logits")
     assert result.record.profile["fraction_bits"] == 16
     assert np.isfinite(result.logits).all()

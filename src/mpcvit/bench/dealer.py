@@ -26,7 +26,7 @@ from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model
 from mpcvit.profile import Dealer, Profile
-from mpcvit.run_record import RunRecord
+from mpcvit.run_record import Reveal, RunRecord
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import compile_network
 from mpcvit.runtime.local_dealer import LocalDealer
@@ -62,7 +62,9 @@ def bench_dealer(
         records: dict[str, list[RunRecord]] = {name: [] for name in profiles}
         for index in range(rounds):
             for name, own in profiles.items():
-                records[name].append(run(model, random_images(model.model), own).record)
+                records[name].append(
+                    run(model, random_images(model.model), own, reveal="logits").record
+                )
             progress(f"{form} rounds", index + 1, rounds)
         first_s = statistics.median(record.measured_s for record in records["first-party"])
         found = [
@@ -70,7 +72,9 @@ def bench_dealer(
             for name, own in profiles.items()
         ]
         for index, count in enumerate(workers):
-            alone = _throughput(ModelCard.of(model), settings, jobs=jobs, workers=count)
+            alone = _throughput(
+                ModelCard.of(model, Reveal.LOGITS), settings, jobs=jobs, workers=count
+            )
             found.append({**alone, **here(model.model, settings)})
             progress(f"{form} dealers", index + 1, len(workers))
         common = {"form": form, "architecture": model.architecture.digest()}

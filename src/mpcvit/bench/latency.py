@@ -201,7 +201,7 @@ def _cost(stage: StageCost) -> Cost:
 def _stages(model: Model, profile: Profile, *, images: int) -> dict[str, Cost]:
     """The cost of every stage for the last of some images."""
     pixels = random_images(model.model, images)
-    batch = run(model, pixels, profile, simulate=True).record.batches[-1]
+    batch = run(model, pixels, profile, reveal="logits", simulate=True).record.batches[-1]
     return {stage.name: _cost(stage) for stage in batch.stages}
 
 

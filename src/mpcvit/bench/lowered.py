@@ -21,7 +21,7 @@ from mpcvit.errors import UserError, nearest
 from mpcvit.lowering.engine import DESCRIPTION, EngineChoice, choose_engine
 from mpcvit.lowering.fold import fold
 from mpcvit.lowering.functions import exact_functions
-from mpcvit.lowering.plan import LayerPlan, Plan
+from mpcvit.lowering.plan import LayerPlan, Plan, Trust
 from mpcvit.lowering.program import Calibration, Model, SecureProgram
 from mpcvit.profile import Network, Profile, Protocol, Truncation
 from mpcvit.run_record import BatchCost, RunRecord, StageCost
@@ -184,7 +184,9 @@ def fit_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan
             found = next((one for one in stand_ins if one is not None), None)
             own[name] = None if function is None else found
         layers.append(LayerPlan(**own))
-    return replace(plan, layers=tuple(layers), norm=None if exact.norm is None else plan.norm)
+    norm = None if exact.norm is None else plan.norm
+    # of random weights nothing can be trusted
+    return replace(plan, layers=tuple(layers), norm=norm, trust=Trust())
 
 
 def plan_for(architecture: Architecture, examples: Sequence[Example]) -> Plan:
@@ -222,7 +224,9 @@ def _cost(
 ) -> Row:
     """Of the last batch of a session."""
     images = random_images(model.model, batches * batch_size)
-    record = run(model, images, profile, batch_size=batch_size, simulate=not measure).record
+    record = run(
+        model, images, profile, batch_size=batch_size, reveal="logits", simulate=not measure
+    ).record
     steady, set_up = _find(record.batches[-1], stage), record.set_up
     return {
         "exchanges": steady.exchanges,

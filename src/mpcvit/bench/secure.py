@@ -73,7 +73,7 @@ def bench_network(
         row: Row = {"network": name}
         if measure:
             checkpoint = random_checkpoint(model, architecture)
-            record = run(checkpoint, random_images(model), profile).record
+            record = run(checkpoint, random_images(model), profile, reveal="logits").record
             row |= {**_counts(record, profile), **_measured(record.measured_s)}
             row["peak_mb"] = round(sum(record.peak_bytes.values()) / 1e6)
         else:
@@ -93,7 +93,7 @@ def count_stages(model: ModelConfig, architecture: Architecture, profile: Profil
     different = {_ingredients(layer): layer for layer in architecture.layers}
     few = Architecture(layers=tuple(different.values()))
     checkpoint = random_checkpoint(replace(model, depth=len(few.layers)), few)
-    record = run(checkpoint, random_images(model), profile, simulate=True).record
+    record = run(checkpoint, random_images(model), profile, reveal="logits", simulate=True).record
     stages = {stage.name: stage for stage in record.stages}
     block_of = {key: stages.pop(f"block {index}") for index, key in enumerate(different)}
     blocks = [
@@ -233,6 +233,7 @@ def bench_agreement(
         pixels,
         profile,
         batch_size=batch_size,
+        reveal="logits",
         simulate=simulate,
         progress=progress,
     )

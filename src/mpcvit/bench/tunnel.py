@@ -21,6 +21,7 @@ from mpcvit.run_record import RunRecord
 from mpcvit.runtime.events import Journal
 from mpcvit.runtime.predict import predict
 from mpcvit.runtime.processes import PartyProcess, watch
+from mpcvit.runtime.result import Answers
 from mpcvit.runtime.roles import Address, Role, free_addresses, roles_of
 from mpcvit.runtime.run import make_result, own_images, own_model
 from mpcvit.runtime.serve import ServeLimits, serve
@@ -104,8 +105,8 @@ def _run_over_spu_link(
             addresses = {**dialled, party.role: listening[party.role]}
             party.meet(addresses, session, profile, tls=str(folder / "certs" / "server"))
         watch(parties, profile, journal)
-    logits = np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
-    return make_result(journal, logits, profile, roles=roles, transport="processes").record
+    answers = Answers.from_dict(journal.find(Role.DATA_OWNER, "result"))
+    return make_result(journal, answers, profile, roles=roles, transport="processes").record
 
 
 def _run_through_tunnel(

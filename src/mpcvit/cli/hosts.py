@@ -8,10 +8,11 @@ import typer
 
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, print_json
-from mpcvit.cli.private import BatchSize, Pictures, RecordFile, tell
+from mpcvit.cli.private import BatchSize, Pictures, RecordFile, RevealOption, tell
 from mpcvit.cli.stopping import until_stopped
 from mpcvit.errors import UserError
 from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, default_profile, load_profile
+from mpcvit.run_record import Reveal
 
 if TYPE_CHECKING:
     from mpcvit.runtime.visit import Visit
@@ -75,6 +76,7 @@ def serve(
         ),
     ] = None,
     profile: HostsProfile = None,
+    reveal: RevealOption = Reveal.CLASS,
     dealer: DealerAddress = None,
     dealer_key: DealerKey = None,
     clients: Annotated[
@@ -135,7 +137,8 @@ def serve(
     One port is open. Clients dial it over TLS, each with a certificate that is on the
     server's list. The command prints a line for each client: who came, the cost and how it
     ended. The images and the result stay with the client, and the weights stay here. The
-    client learns the model's shape, architecture and class names.
+    client learns the model's shape, architecture and class names, and of each image what
+    --reveal says.
 
     Example: mpcvit serve model.safetensors --listen 0.0.0.0:9000 --tls certs/server
     """
@@ -164,6 +167,7 @@ def serve(
             listen=listen,
             tls=tls,
             profile=settings,
+            reveal=reveal,
             dealer=dealer,
             dealer_key=dealer_key,
             limits=ServeLimits(

@@ -9,11 +9,12 @@ from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, DataFolder, ModelFile, print_json
 from mpcvit.cli.private import MaybeProfile, ProfileName
 from mpcvit.cli.running import load_training_images
-from mpcvit.lowering import ERROR_BUDGET
+from mpcvit.lowering import ERROR_BUDGET, Guard
 from mpcvit.profile import SECURE_DEFAULT, load_profile
 
 if TYPE_CHECKING:
     from mpcvit.lowering.program import SecureProgram
+    from mpcvit.runtime.guarding import GuardCost
 
 
 @app.command()
@@ -35,6 +36,13 @@ def lower(
         bool,
         typer.Option("--tune", help="Try engines, and take what is fastest over the network."),
     ] = False,
+    guard: Annotated[
+        Guard,
+        typer.Option(
+            help="Whether private runs refuse to answer where a value left its interval; auto: "
+            "where that costs at most 3 % of the seconds on a WAN.",
+        ),
+    ] = Guard.AUTO,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Images at a time to tune for, and to script a dealer for.")
     ] = 1,
@@ -57,6 +65,7 @@ def lower(
     from mpcvit.lowering.lower import lower as stage
     from mpcvit.lowering.passes import Passes
     from mpcvit.report.live import counting
+    from mpcvit.runtime.guarding import with_guard
     from mpcvit.runtime.rehearsal import with_script
 
     passes = Passes.without(*([] if without is None else without.split(",")))
@@ -82,9 +91,10 @@ def lower(
                 batch_size=batch_size,
                 progress=progress,
             )
+        program, cost = with_guard(program, settings, guard, progress)
         program = with_script(program, settings, batch_size=batch_size, progress=progress)
     program.save(out)
-    _tell(program, as_json)
+    _tell(program, as_json, guard_cost=cost)
 
 
 @app.command()
@@ -128,7 +138,10 @@ def explain(
 
 
 def _tell(
-    program: "SecureProgram", as_json: bool, saved: "list[dict[str, Any]] | None" = None
+    program: "SecureProgram",
+    as_json: bool,
+    saved: "list[dict[str, Any]] | None" = None,
+    guard_cost: "GuardCost | None" = None,
 ) -> None:
     from mpcvit.plain import to_plain
 
@@ -140,6 +153,8 @@ def _tell(
                 "engine": engine,
                 "calibration": to_plain(program.calibration),
                 "passes": to_plain(program.plan.passes),
+                "trust": to_plain(program.plan.trust),
+                **({} if guard_cost is None else {"guard_costs": str(guard_cost)}),
                 "stand_ins": rows,
                 "scripts": [
                     {"digest": own.digest, "steps": len(own.steps), "bytes": own.answer_bytes}
@@ -162,6 +177,7 @@ def _tell(
         f"logits     off by {calibration.error:.2g} of their spread on {calibration.images:,} "
         f"images of calibration, within the budget of {calibration.error_budget:g}"
     )
+    _tell_trust(program, guard_cost)
     for own in program.scripts.values():
         print(
             f"dealer     {len(own.steps):,} steps and {own.answer_bytes / 1e6:,.1f} MB "
@@ -190,6 +206,23 @@ def _tell(
             f"  {row['without']:<20} saves {row['saved_exchanges']:>6,} exchanges"
             f"{row['saved_mb']:>10.2f} MB"
         )
+
+
+def _tell_trust(program: "SecureProgram", guard_cost: "GuardCost | None") -> None:
+    """How far inputs may go, and what happens to those that go further."""
+    trust, calibration = program.plan.trust, program.calibration
+    print(
+        f"reach      intervals hold up to {calibration.reach:g} times the contrast of the images "
+        "of calibration"
+    )
+    verdicts = [entry.rpartition(": ") for entry in calibration.odd]
+    for word in sorted({verdict for _, _, verdict in verdicts}):
+        names = [name for name, _, own in verdicts if own == word]
+        print(f"           {word}: {', '.join(names)}")
+    cost = "" if guard_cost is None else f": {guard_cost}"
+    print(f"guard      {'on' if trust.guard else 'off'}{cost}")
+    if trust.bound:
+        print(f"bounds     logits up to {trust.bound:.4g}; leads below {trust.doubt:.3g} are close")
 
 
 def _rows(program: "SecureProgram") -> list[dict[str, Any]]:

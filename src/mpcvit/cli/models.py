@@ -50,7 +50,7 @@ def evaluate(
     from mpcvit.lowering.program import SecureProgram, load_model
     from mpcvit.report.live import counting
 
-    model, strays = load_model(model_file), None
+    model, strays, judged = load_model(model_file), None, dict[str, int]()
     if fixed_point and not isinstance(model, SecureProgram):
         raise UserError("--fixed-point needs a lowered program, as mpcvit lower makes it")
     with counting() as progress:
@@ -70,10 +70,11 @@ def evaluate(
                 progress=show_progress,
             )
             evaluation, strays = emulation.evaluation, emulation.strays
+            judged = {name: getattr(emulation, name) for name in ("left", "refused", "close")}
         else:
             evaluation = _evaluate_checkpoint(model, split, batch_size, show_progress)
     if as_json:
-        print_json(evaluation.to_dict() | ({} if strays is None else {"outside": strays}))
+        print_json(evaluation.to_dict() | ({} if strays is None else {"outside": strays}) | judged)
         return
     rate = evaluation.images / evaluation.seconds
     print(f"images  {evaluation.images:,}")
@@ -86,6 +87,9 @@ def evaluate(
         print("outside of the calibrated intervals" + ("" if met else ": nothing"))
         for place, share in met.items():
             print(f"  {place:<22} {100 * share:.4f} % of its values")
+        print(f"left    {judged['left']:,} images have such values, or logits out of bounds")
+        print(f"refused {judged['refused']:,} images get no answer in a private run")
+        print(f"close   {judged['close']:,} answers come with a word that another may be as likely")
 
 
 def _evaluate_checkpoint(

@@ -8,6 +8,7 @@ import typer
 from mpcvit.cli import app
 from mpcvit.cli.options import AnyModelFile, AsJson, print_json
 from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, Profile, load_profile, shipped_profiles
+from mpcvit.run_record import Reveal
 
 if TYPE_CHECKING:
     from mpcvit.runtime.run import RunResult
@@ -34,6 +35,14 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Images at a time.")]
 RecordFile = Annotated[
     Path | None, typer.Option("--out", help="File for the record of the run (JSON).")
 ]
+RevealOption = Annotated[
+    Reveal,
+    typer.Option(
+        "--reveal",
+        help="What the owner of the images is given: the likeliest class, the set of the five "
+        "likeliest, rounded logits with the class, or logits. All but logits are made of secrets.",
+    ),
+]
 _LIKELIEST = 5
 
 
@@ -43,6 +52,7 @@ def run(
     images: Pictures,
     profile: MaybeProfile = None,
     batch_size: BatchSize = 1,
+    reveal: RevealOption = Reveal.CLASS,
     simulate: Annotated[
         bool,
         typer.Option(
@@ -85,6 +95,7 @@ def run(
             pictures,
             settings,
             batch_size=batch_size,
+            reveal=reveal,
             simulate=simulate,
             check_range=check_range,
             progress=progress,
@@ -117,13 +128,18 @@ def tell(
         _print(pictures, result, profile.trust)
     if out is not None:
         result.record.save(out)
+    if result.refused:
+        from mpcvit.runtime.result import RefusedError, refusal
+
+        raise RefusedError(refusal([str(pictures[index]) for index in result.refused]))
 
 
 def _likeliest(result: "RunResult", index: int) -> list[tuple[str, float]]:
-    """The likeliest classes of an image, with softmax probabilities."""
+    """The likeliest classes of an image, with softmax probabilities of its logits."""
     import numpy as np
 
-    logits = result.logits[index].astype(np.float64)
+    assert result.answers.values is not None
+    logits = result.answers.values[index].astype(np.float64)
     odds = np.exp(logits - logits.max())
     odds /= odds.sum()
     return [(result.classes[place], float(odds[place])) for place in odds.argsort()[::-1]][
@@ -132,10 +148,12 @@ def _likeliest(result: "RunResult", index: int) -> list[tuple[str, float]]:
 
 
 def _print(pictures: list[Path], result: "RunResult", trust: str) -> None:
+    from mpcvit.runtime.result import REVEALED
+
     record, set_up = result.record, result.record.set_up
     for index, picture in enumerate(pictures):
-        shown = ", ".join(f"{name} {100 * odds:.1f} %" for name, odds in _likeliest(result, index))
-        print(f"{picture}: {shown}")
+        print(f"{picture}: {_shown(result, index)}")
+    print(f"revealed   {REVEALED[result.reveal]}, to the owner of the images")
     print(f"sent       {record.sent_bytes / 1e6:,.2f} MB")
     print(f"received   {record.received_bytes / 1e6:,.2f} MB")
     print(f"exchanges  {record.exchanges:,}")
@@ -154,19 +172,46 @@ def _print(pictures: list[Path], result: "RunResult", trust: str) -> None:
     print(f"trusted    {trust}")
 
 
+def _shown(result: "RunResult", index: int) -> str:
+    """What is known of an image, and no more."""
+    if index in result.refused:
+        return "no answer"
+    if result.reveal is Reveal.LOGITS:
+        shown = ", ".join(f"{name} {100 * odds:.1f} %" for name, odds in _likeliest(result, index))
+    else:
+        shown = ", ".join(result.likeliest[index])
+    if (rounded := result.rounded) is not None:
+        shown += " (rounded logits " + " ".join(f"{value:.0f}" for value in rounded[index]) + ")"
+    if index in result.close:
+        shown += "; too close to be sure, as lowering may have changed which class is first"
+    return shown
+
+
 def _document(pictures: list[Path], result: "RunResult") -> dict[str, Any]:
     return {
+        "reveal": result.reveal.value,
         "predictions": [
-            {
-                "image": str(picture),
-                "class": result.predictions[index],
-                "top": [
-                    {"class": name, "probability": odds} for name, odds in _likeliest(result, index)
-                ],
-                "logits": result.logits[index].tolist(),
-            }
+            {"image": str(picture), **_prediction(result, index)}
             for index, picture in enumerate(pictures)
         ],
         "resized": result.resized,
         "record": result.record.to_dict(),
     }
+
+
+def _prediction(result: "RunResult", index: int) -> dict[str, Any]:
+    """What was revealed of an image; nothing of it where the answer is refused."""
+    known: dict[str, Any] = {"refused": index in result.refused, "close": index in result.close}
+    if known["refused"]:
+        return known
+    if result.reveal is Reveal.TOP5:
+        return {**known, "top5": list(result.likeliest[index])}
+    known["class"] = result.likeliest[index][0]
+    if (rounded := result.rounded) is not None:
+        known["rounded"] = [int(value) for value in rounded[index]]
+    if result.reveal is Reveal.LOGITS and result.answers.values is not None:
+        known["top"] = [
+            {"class": name, "probability": odds} for name, odds in _likeliest(result, index)
+        ]
+        known["logits"] = result.answers.values[index].tolist()
+    return known

@@ -11,10 +11,12 @@ from mpcvit.checkpoint import Checkpoint
 from mpcvit.data import Split, spread
 from mpcvit.demo.showcase import PROGRAM_FOLDER, Sample, Showcase, ShownNetwork
 from mpcvit.errors import UserError
+from mpcvit.lowering import Guard
 from mpcvit.lowering.emulate import emulate
 from mpcvit.lowering.lower import lower
 from mpcvit.profile import load_profile
 from mpcvit.records import LOG_FILE, MODEL_FILE, SEARCH_FILE, Environment
+from mpcvit.runtime.guarding import with_guard
 from mpcvit.search.result import SearchResult
 from mpcvit.storage import replacing_folder
 
@@ -83,6 +85,7 @@ def _lower(
         progress(f"{name}: {what}", done, total)
 
     program = lower(checkpoint, spread(train, CALIBRATION_IMAGES), profile, progress=own)
+    program, _ = with_guard(program, load_profile(profile), Guard.AUTO, own)
     program.save(folder / name / PROGRAM_FOLDER)
     emulation = emulate(
         program,

@@ -93,7 +93,7 @@ def _run(
     result.record.save(folder / network.name / f"record-{form}.json")
     return Shown(
         network=network.name,
-        predictions=result.predictions,
+        predictions=tuple(", ".join(names) or "no answer" for names in result.likeliest),
         record=result.record,
         row={"network": network.name, "config": network.config, "seed": network.seed, **measured},
     )
@@ -113,8 +113,8 @@ def _predictions(samples: Sequence[Sample], found: Sequence[Shown]) -> list[dict
 def who_learnt(profile: Profile) -> dict[str, str]:
     """What each process learnt and did not, and what that rests on."""
     told = {
-        "model's side": profile.warning or "how many images came; no pixel, no logit, no class",
-        "images' side": "the logits of its images, and the network's shape; no weight",
+        "model's side": profile.warning or "how many images came; no pixel, no class",
+        "images' side": "the class of each image, and the network's shape; no logit, no weight",
     }
     if profile.dealer is Dealer.THIRD_PARTY:
         told["dealer"] = "the sizes of the operations; no pixel, no weight, no result"

@@ -1,3 +1,13 @@
 """Lowering: a trained checkpoint becomes a program of few exchanges."""
 
+from enum import Enum
+
 ERROR_BUDGET = 0.02  # of the logits' errors, root mean square, in parts of their spread
+
+
+class Guard(str, Enum):
+    """Whether a program opens, with its answer, if some value left its interval."""
+
+    ON = "on"
+    OFF = "off"
+    AUTO = "auto"

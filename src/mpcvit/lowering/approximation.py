@@ -4,6 +4,8 @@ A stand-in is a frozen dataclass of numbers that both parties know. Calling it
 gives the formula in JAX, and that formula is what SPU runs.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import jax.numpy as jnp
@@ -41,6 +43,26 @@ class Approximation(Protocol):
     def exact(self, x: np.ndarray) -> np.ndarray:
         """What it stands for, in float64."""
         ...
+
+    def slack(self, x: Array) -> list[Array]:
+        """What is negative where the formula can no longer be trusted."""
+        ...
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A stand-in that tells of everything that it is given."""
+
+    stand_in: Any
+    note: Callable[[Array], None]
+
+    def __call__(self, x: Array) -> Array:
+        return self.noting(x)(x)
+
+    def noting(self, x: Array) -> Any:
+        """Tell of an array, and give the stand-in."""
+        self.note(x)
+        return self.stand_in
 
 
 def largest_error(approximation: Approximation, points: int = 10_001) -> float:

@@ -341,12 +341,16 @@ def _rows_by_kind(parts: Sequence[Part]) -> dict[AttentionKind, slice]:
 
 
 def _together(function: Callable[..., Array], *operands: Sequence[Array]) -> list[Array]:
-    """An elementwise function of several arrays at once, in the exchanges of one."""
+    """An elementwise function of several arrays at once, in the exchanges of one.
+
+    Images stay apart, for those who watch what the function is given.
+    """
     if len(operands[0]) == 1:
         return [function(*(arrays[0] for arrays in operands))]
-    flat = [jnp.concatenate([array.ravel() for array in arrays]) for arrays in operands]
-    ends = np.cumsum([array.size for array in operands[0]])[:-1]
-    pieces = jnp.split(function(*flat), ends)
+    rows = [[array.reshape(array.shape[0], -1) for array in arrays] for arrays in operands]
+    flat = [jnp.concatenate(arrays, axis=1) for arrays in rows]
+    ends = np.cumsum([array.shape[1] for array in rows[0]])[:-1]
+    pieces = jnp.split(function(*flat), ends, axis=1)
     return [piece.reshape(array.shape) for piece, array in zip(pieces, operands[0], strict=True)]
 
 

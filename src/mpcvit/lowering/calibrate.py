@@ -16,7 +16,7 @@ from mpcvit.lowering.network import forward
 from mpcvit.lowering.passes import ALL_PASSES, Passes
 
 _BATCH = 64  # of whatever runs over images, so that they share compiled operations
-LOW_SHARE = 1e-3  # of the rows whose denominators may lie below a reciprocal's interval
+LOW_SHARE = 1e-4  # of the rows whose denominators may lie below a reciprocal's interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,20 @@ class Range:
     low: float
     high: float
     low_share: float  # LOW_SHARE of the values are below it
+
+    def reaching(self, other: "Range | None") -> "Range":
+        """The same, with the extremes of another where they are further out."""
+        if other is None:
+            return self
+        return Range(
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            low_share=self.low_share,
+        )
+
+    def times(self, factor: float) -> "Range":
+        """Of values that are not negative: both ends further out."""
+        return Range(low=self.low / factor, high=self.high * factor, low_share=self.low_share)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """From calibrated ranges to stand-ins: the cheapest that keep a budget of the whole network."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,6 +15,9 @@ from mpcvit.lowering.reciprocal import Reciprocal, fit_reciprocal
 from mpcvit.lowering.steep_chain import Steep, SteepChain, fit_steep_chain
 
 _TIGHTEST = 1e-5
+_ODD = 1.05  # room beyond what odd pictures gave, which are extremes by themselves
+_ODD_REACH = 4.0  # how much further than other images they may push an interval
+_WORTH_ASSURANCE = 1.75  # how much wider an interval may be so that nothing can leave it
 _TEMPER = 0.05  # error of a temper, which cancels: the denominator divides by what it leaves
 
 
@@ -110,27 +113,45 @@ def choose(
     ranges: Ranges,
     tolerances: Tolerances,
     margins: Margins | None = None,
+    *,
+    odd: Ranges | None = None,
+    widest: Sequence[float | None] = (),
 ) -> Plan:
-    """A stand-in for every place that calibration saw in use."""
-    margins = margins or Margins()
+    """A stand-in for every place that calibration saw in use.
 
-    def norm(seen: Range | None) -> InverseRoot | None:
+    Intervals reach beyond what ordinary images gave by margins, and just to what `odd`
+    pictures did. `widest` holds for each layer what its activation is given at most,
+    where that is known for certain.
+    """
+    margins = margins or Margins()
+    odd = odd or Ranges(layers=({},) * len(ranges.layers), norm=None)
+
+    def norm(seen: Range | None, odd: Range | None) -> InverseRoot | None:
         if seen is None:
             return None
-        low, high = seen.low / margins.norm, seen.high * margins.norm
+        wide = seen.times(margins.norm)
+        most = wide.times(_ODD_REACH)
+        if odd is not None:
+            wide = wide.reaching(odd.times(_ODD))
+        low, high = max(wide.low, most.low), min(wide.high, most.high)
         return fit_inverse_root(low, high, config.norm_eps, tolerances.norm)
 
-    def exponential(seen: Range | None) -> SteepChain | None:
+    def exponential(seen: Range | None, odd: Range | None) -> SteepChain | None:
         if seen is None:
             return None
-        room = math.log(margins.exponential)
-        low, high = _in_halves(min(seen.low, -1.0) - room / 2, max(seen.high, 1.0) + room)
+        room, odd = math.log(margins.exponential), odd or seen
+        low, high = min(seen.low, -1.0) - room / 2, max(seen.high, 1.0) + room
+        reach = math.log(_ODD_REACH)
+        low, high = min(low, max(odd.low, low - reach)), max(high, min(odd.high, high + reach))
+        low, high = _in_halves(low, high)
         return fit_steep_chain(Steep.EXP, low, high, tolerances.exponential)
 
-    def temper(seen: Range | None) -> Reciprocal | None:
+    def temper(seen: Range | None, odd: Range | None) -> Reciprocal | None:
         if seen is None:
             return None
         high = max(seen.high, 1.0) * margins.exponential
+        if odd is not None:
+            high = max(high, min(odd.high * _ODD, high * _ODD_REACH))
         return fit_reciprocal(max(0.9, 1e-5 * high), high, _TEMPER)
 
     def cube(seen: Range | None) -> SteepChain | None:
@@ -152,21 +173,31 @@ def choose(
         low = max(seen.low_share / margins.length, 1e-3 * high)
         return fit_inverse_root(low, high, config.xnorm_eps, tolerances.length)
 
-    def denominator(seen: Range | None, *, is_tempered: bool) -> Reciprocal | None:
+    def denominator(
+        seen: Range | None, odd: Range | None, *, is_tempered: bool
+    ) -> Reciprocal | None:
         if seen is None:
             return None
         high = max(seen.high, 1e-3) * margins.denominator
-        # lower ones fade out, so that the few there are need not be paid for
-        low = max(seen.low_share, 1e-4 * high)
+        # few are far lower than others, and fade out rather than be paid for
+        low = max(seen.low, seen.low_share / _ODD_REACH) / margins.denominator
+        if odd is not None:
+            high = max(high, min(odd.high * _ODD, high * _ODD_REACH))
+            low = min(low, max(odd.low / _ODD, low / _ODD_REACH))
+        low = max(low, 1e-4 * high)
         if is_tempered:  # known without an image: from 1 to the number of keys
             low = min(low, 1.0) * (1 - _TEMPER) ** 2
             high = max(high, config.tokens * (1 + _TEMPER) ** 2)
         return fit_reciprocal(low, high, tolerances.denominator)
 
-    def activation(seen: Range | None) -> EvenChain | None:
+    def activation(seen: Range | None, odd: Range | None, widest: float | None) -> EvenChain | None:
         if seen is None:
             return None
         bound = max(abs(seen.low), abs(seen.high)) * margins.activation
+        if odd is not None:
+            bound = max(bound, abs(odd.low), abs(odd.high))
+        if widest is not None and bound < widest <= _WORTH_ASSURANCE * bound:
+            bound = widest
         # in steps of a half, so that layers share what is slow to fit
         bound = max(2.0, math.ceil(2 * bound) / 2)
         return fit_even_chain(config.activation, bound, tolerances.activation)
@@ -174,21 +205,25 @@ def choose(
     return Plan(
         layers=tuple(
             LayerPlan(
-                norm1=norm(layer["norm1"]),
-                exponential=exponential(layer["exponential"]),
-                temper=temper(layer["temper"]),
+                norm1=norm(layer["norm1"], other.get("norm1")),
+                exponential=exponential(layer["exponential"], other.get("exponential")),
+                temper=temper(layer["temper"], other.get("temper")),
                 cube=cube(layer["cube"]),
                 query_length=length(layer["query_length"]),
                 product_length=length(layer["product_length"]),
                 denominator=denominator(
-                    layer["denominator"], is_tempered=layer["temper"] is not None
+                    layer["denominator"],
+                    other.get("denominator"),
+                    is_tempered=layer["temper"] is not None,
                 ),
-                norm2=norm(layer["norm2"]),
-                activation=activation(layer["activation"]),
+                norm2=norm(layer["norm2"], other.get("norm2")),
+                activation=activation(layer["activation"], other.get("activation"), most),
             )
-            for layer in ranges.layers
+            for layer, other, most in zip(
+                ranges.layers, odd.layers, widest or (None,) * len(ranges.layers), strict=True
+            )
         ),
-        norm=norm(ranges.norm),
+        norm=norm(ranges.norm, odd.norm),
     )
 
 

@@ -18,6 +18,9 @@ class Emulation:
 
     evaluation: Evaluation
     strays: dict[str, float]  # by place, the share of its values
+    left: int  # images of which some value left an interval, or a logit its bounds
+    refused: int  # images without an answer in a private run
+    close: int  # images that a private run says it is not sure of
 
 
 def emulate(
@@ -30,16 +33,24 @@ def emulate(
 ) -> Emulation:
     """Run every image of a split; `fixed_point` also rounds as the engine does."""
     started = time.perf_counter()
-    logits = program.in_fixed_point if fixed_point else program
     sums = jnp.zeros(4)
-    outside, met = Counter[str](), Counter[str]()
+    outside, met, judged = Counter[str](), Counter[str](), Counter[str]()
     for index, batch in enumerate(eval_batches(split, program.data, batch_size)):
-        sums += sums_of(*map(jnp.asarray, (logits(batch.images), batch.labels, batch.mask)))
-        for place, (own, total) in program.strays(batch.images[batch.mask > 0]).items():
+        found, is_real = program.judge(batch.images), batch.mask > 0
+        logits = program.in_fixed_point(batch.images) if fixed_point else found.logits
+        sums += sums_of(*map(jnp.asarray, (logits, batch.labels, batch.mask)))
+        judged["left"] += int((is_real & ~(found.within & found.bounded)).sum())
+        judged["refused"] += int((is_real & ~found.trusted).sum())
+        judged["close"] += int((is_real & found.close & found.trusted).sum())
+        images = batch.images[is_real]
+        for place, (own, total) in program.strays(images).items():
             outside[place] += own
             met[place] += total
         progress(min((index + 1) * batch_size, len(split)), len(split))
     return Emulation(
         evaluation=Evaluation.of(sums, time.perf_counter() - started),
         strays={place: outside[place] / met[place] for place in met},
+        left=judged["left"],
+        refused=judged["refused"],
+        close=judged["close"],
     )

@@ -63,6 +63,10 @@ class EvenChain:
     def exact(self, x: np.ndarray) -> np.ndarray:
         return _exact(self.activation, np.asarray(x, np.float64))
 
+    def slack(self, x: Array) -> list[Array]:
+        """Of both ends at once, by the square that the chain begins with."""
+        return [1 - x * x * (1 / self.bound**2)]
+
 
 def _exact(activation: Activation, x: np.ndarray) -> np.ndarray:
     from scipy.special import erf, expit  # fits alone need it, and no party fits

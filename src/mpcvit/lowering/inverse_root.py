@@ -12,7 +12,7 @@ from jax import Array
 from numpy.polynomial import chebyshev
 
 from mpcvit.errors import UserError
-from mpcvit.lowering.approximation import largest_error
+from mpcvit.lowering.approximation import Watched, largest_error
 
 _DEPTHS = range(1, 9)
 
@@ -66,11 +66,19 @@ class InverseRoot:
     def exact(self, x: np.ndarray) -> np.ndarray:
         return 1 / np.sqrt(np.asarray(x, np.float64) + self.eps)
 
+    def slack(self, x: Array) -> list[Array]:
+        return [x - self.low, self.high - x]
+
 
 def invert_roots(
     functions: Sequence[Callable[[Array], Array]], arrays: Sequence[Array]
 ) -> list[Array]:
     """Several inverse roots, each of its own array, in the exchanges of the longest."""
+    if any(isinstance(function, Watched) for function in functions):
+        functions = [
+            function.noting(x) if isinstance(function, Watched) else function
+            for function, x in zip(functions, arrays, strict=True)
+        ]
     roots = [function for function in functions if isinstance(function, InverseRoot)]
     if len(roots) < len(functions):  # exact ones, whose exchanges nobody counts
         return [function(x) for function, x in zip(functions, arrays, strict=True)]

@@ -1,5 +1,6 @@
 """Plan: the public numbers of a lowered network; which stand-in computes what, and where."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -63,12 +64,33 @@ class LayerPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trust:
+    """What an answer must keep to be believed.
+
+    `bound` is the largest magnitude of a logit, or 0 if none is known. A lead below
+    `doubt` may be another class's in the network itself. With `guard`, whether some
+    stand-in left its interval is opened with the answer; places in `assured` cannot
+    leave theirs before another does.
+    """
+
+    bound: float = 0.0
+    doubt: float = 0.0
+    guard: bool = False
+    assured: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.bound < math.inf and 0 <= self.doubt < math.inf):
+            raise UserError("neither a bound of logits nor a doubt can be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The stand-ins and passes of a network. Both parties know them; weights are not among them."""
 
     layers: tuple[LayerPlan, ...]
     norm: InverseRoot | None
     passes: Passes = ALL_PASSES
+    trust: Trust = Trust()
 
     def named(self) -> dict[str, Approximation]:
         """Every stand-in by its place."""
@@ -103,6 +125,7 @@ class Plan:
             ],
             "norm": _encode(self.norm),
             "passes": to_plain(self.passes),
+            "trust": to_plain(self.trust),
         }
 
     @classmethod
@@ -128,6 +151,7 @@ class Plan:
             ),
             norm=_decode(document["norm"], InverseRoot),
             passes=from_plain(Passes, document["passes"], "passes"),
+            trust=from_plain(Trust, document["trust"], "trust"),
         )
 
 

@@ -6,6 +6,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import save_file
@@ -28,13 +30,13 @@ from mpcvit.lowering.fold import Weights, weight_shapes
 from mpcvit.lowering.functions import Functions, functions_of
 from mpcvit.lowering.network import forward
 from mpcvit.lowering.plan import Plan
-from mpcvit.lowering.strays import Counts, watch
+from mpcvit.lowering.strays import Counts, guard, watch
 from mpcvit.lowering.values import in_fixed_point
 from mpcvit.plain import from_plain, to_plain
 from mpcvit.records import Provenance
 from mpcvit.storage import read_json, replacing_folder
 
-FORMAT = "mpcvit-program/1"
+FORMAT = "mpcvit-program/2"
 _WEIGHTS = "weights.safetensors"
 
 
@@ -50,6 +52,25 @@ class Calibration:
     error_budget: float
     error: float
     engine_reason: str = ""  # where the engine was searched for
+    # how much stronger than theirs the contrast of images may be before an interval is left
+    reach: float = 1.0
+    odd: tuple[str, ...] = ()  # what becomes of odd pictures, as in "flat 128: refused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """Logits of images, and what a program says of them."""
+
+    logits: np.ndarray
+    within: np.ndarray  # bool [image]: no stand-in left its interval
+    bounded: np.ndarray  # bool [image]: no logit left its bounds
+    close: np.ndarray  # bool [image]: another class may be as likely
+    is_guarded: bool
+
+    @property
+    def trusted(self) -> np.ndarray:
+        """What a private run answers; without a guard it knows of the logits alone."""
+        return self.bounded & self.within if self.is_guarded else self.bounded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +115,20 @@ class SecureProgram:
         counts = self._count_strays(self.parameters, np.asarray(images, np.float32))
         return {place: (int(outside), int(total)) for place, (outside, total) in counts.items()}
 
+    def judge(self, images: Any) -> "Judgement":
+        """Logits, and what would be told of them: whether to trust them, and which are close."""
+        logits, slack = self._judge(self.parameters, np.asarray(images, np.float32))
+        logits, trust = np.asarray(logits), self.plan.trust
+        bound = trust.bound or math.inf
+        lead = np.diff(np.sort(logits, axis=1)[:, -2:], axis=1)[:, 0]
+        return Judgement(
+            logits=logits,
+            within=np.asarray(slack) >= 0,
+            bounded=np.abs(logits).max(axis=1) <= bound,
+            close=lead < trust.doubt,
+            is_guarded=trust.guard,
+        )
+
     def preprocess(self, images: Sequence[str | Path | np.ndarray]) -> np.ndarray:
         """Decode, resize and normalise files or uint8 arrays, as in evaluation."""
         return make_inputs(images, self.model, self.data).images
@@ -117,6 +152,18 @@ class SecureProgram:
     @cached_property
     def _in_fixed_point(self) -> Callable[..., np.ndarray]:
         return in_fixed_point(self.logits, self.engine.fraction_bits)
+
+    @cached_property
+    def _judge(self) -> Callable[..., Any]:
+        def judge(parameters: Weights, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+            functions, slack = guard(self._functions, self.plan.trust)
+            logits = self._compute(functions, parameters, images)
+            nothing = jnp.full((len(images), 1), jnp.inf)
+            # what is no number has left every interval
+            least = jnp.concatenate([nothing, *slack], axis=1).min(axis=1)
+            return logits, jnp.where(jnp.isnan(least), -jnp.inf, least)
+
+        return jax.jit(judge)
 
     @cached_property
     def _count_strays(self) -> Callable[..., Any]:
@@ -168,7 +215,10 @@ class SecureProgram:
             raise UserError(f"{folder} holds no program: cannot read {place}") from error
         found = document.get("format") if isinstance(document, dict) else None
         if found != FORMAT:
-            raise UserError(f"{place} is no program: its format is {found!r}, not {FORMAT!r}")
+            raise UserError(
+                f"{place} is no program of this version: its format is {found!r}, not {FORMAT!r}; "
+                "lower the checkpoint again"
+            )
         tensors, _ = read_tensors(folder / _WEIGHTS)
         if digest(tensors) != document.get("weights"):
             raise UserError(f"{folder} is damaged: its weights do not match their digest")

@@ -83,6 +83,10 @@ class Reciprocal:
     def exact(self, x: np.ndarray) -> np.ndarray:
         return 1 / np.asarray(x, np.float64)
 
+    def slack(self, x: Array) -> list[Array]:
+        """Above it grows without bound; below, what is divided fades out."""
+        return [x - self.low, self.high - x]
+
 
 def fit_reciprocal(low: float, high: float, tolerance: float) -> Reciprocal:
     """The shortest that keeps a relative error.

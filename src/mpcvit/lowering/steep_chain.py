@@ -86,6 +86,10 @@ class SteepChain:
     def exact(self, x: np.ndarray) -> np.ndarray:
         return _exact(self.function, np.asarray(x, np.float64))
 
+    def slack(self, x: Array) -> list[Array]:
+        """From where it stays within [-1, 1], a little below the interval."""
+        return [x - (self.low - _REACH * (self.high - self.low)), self.high - x]
+
 
 def rectified_cube(x: Array) -> Array:
     """relu(x / 2 + 1)^3, by a comparison."""

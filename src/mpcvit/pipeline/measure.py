@@ -59,7 +59,8 @@ def make_row(
     accuracy on the whole test split.
     """
     record, count = result.record, result.record.images
-    private, here = result.logits.argmax(axis=1), record.environment
+    private, here = result.answers.chosen.argmax(axis=1), record.environment
+    private = np.where(result.answers.trusted, private, -1)  # a refused answer is no class
     # Cheetah's many one-way messages are no rounds, so nothing can be modelled from them
     modelled = profile.protocol is not Protocol.CHEETAH
     return {

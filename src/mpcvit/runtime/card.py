@@ -8,13 +8,15 @@ from mpcvit.config import DataConfig, ModelConfig
 from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.functions import functions_of
-from mpcvit.lowering.plan import Plan
+from mpcvit.lowering.plan import Plan, Trust
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.plain import from_plain, to_plain
+from mpcvit.run_record import Reveal
+from mpcvit.runtime.answer import Opening
 from mpcvit.runtime.errors import PartyError
 from mpcvit.storage import read_json
 
-FORMAT = "mpcvit-card/3"
+FORMAT = "mpcvit-card/4"
 _MAX_SIZES = {
     **{"image_size": 2048, "channels": 16, "depth": 256, "heads": 256, "width": 16_384},
     **{"classes": 100_000, "tokens": 65_536},
@@ -25,7 +27,7 @@ _MAX_NAME = 200  # characters of a class's name
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
-    """Shape, architecture, normalisation and class names of a model.
+    """Shape, architecture, normalisation and class names of a model, and what it reveals.
 
     Of a lowered one also its plan: the intervals that calibration found, and
     the formulas chosen for them; and what runs of it will ask of a dealer, which
@@ -38,9 +40,16 @@ class ModelCard:
     classes: tuple[str, ...]
     plan: Plan | None = None
     scripts: Scripts = field(default_factory=dict)
+    reveal: Reveal = Reveal.CLASS
+
+    @property
+    def opening(self) -> Opening:
+        """How the data owner's answer is made of logits."""
+        trust = Trust() if self.plan is None else self.plan.trust
+        return Opening(reveal=self.reveal, classes=self.model.classes, trust=trust)
 
     @classmethod
-    def of(cls, model: Model) -> "ModelCard":
+    def of(cls, model: Model, reveal: Reveal = Reveal.CLASS) -> "ModelCard":
         program = model if isinstance(model, SecureProgram) else None
         return cls(
             model=model.model,
@@ -49,6 +58,7 @@ class ModelCard:
             classes=model.classes,
             plan=None if program is None else program.plan,
             scripts={} if program is None else program.scripts,
+            reveal=reveal,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,6 +70,7 @@ class ModelCard:
             "classes": list(self.classes),
             "plan": None if self.plan is None else self.plan.to_dict(),
             "scripts": scripts_to_plain(self.scripts),
+            "reveal": self.reveal.value,
         }
 
     @classmethod
@@ -75,6 +86,7 @@ class ModelCard:
                 classes=tuple(str(name) for name in document["classes"]),
                 plan=None if document["plan"] is None else Plan.from_dict(document["plan"]),
                 scripts=scripts_from_plain(document["scripts"]),
+                reveal=Reveal(document["reveal"]),
             )
             model = card.model
             _require_reasonable(card)
@@ -83,8 +95,9 @@ class ModelCard:
                 raise UserError("its parts do not fit each other")
             if card.plan is not None:
                 functions_of(card.plan, model, card.architecture)
+            _ = card.opening  # refuses what says nothing
             return card
-        except (UserError, TypeError, KeyError, AttributeError) as error:
+        except (UserError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise PartyError(f"the model owner's description cannot be used: {error}") from error
 
 

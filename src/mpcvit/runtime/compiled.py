@@ -39,12 +39,15 @@ class CompiledStage:
     parameters: dict[str, Shape]
     source: str
     target: str
+    slack_sources: tuple[str, ...] = ()  # of the stage that reveals
+    slack_target: str | None = None
 
     def executable(self) -> Any:
+        slack = () if self.slack_target is None else (self.slack_target,)
         return libspu.Executable(
             name=self.name.replace(" ", "_"),
-            input_names=[*self.parameters, self.source],
-            output_names=[self.target],
+            input_names=[*self.parameters, self.source, *self.slack_sources],
+            output_names=[self.target, *slack],
             code=self.code,
         )
 
@@ -66,7 +69,8 @@ class Program:
     def digest(self) -> str:
         total = hashlib.sha256()
         for stage in self.stages:
-            head = f"{stage.name}:{stage.parameters}:{stage.source}:{stage.target}:"
+            slack = f"{stage.slack_sources}:{stage.slack_target}"
+            head = f"{stage.name}:{stage.parameters}:{stage.source}:{stage.target}:{slack}:"
             total.update(head.encode())
             total.update(hashlib.sha256(stage.code).digest())
         return total.hexdigest()[:16]
@@ -100,13 +104,16 @@ def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Pro
     model = card.model
     shape = (batch, model.image_size, model.image_size, model.channels)
     x = jax.ShapeDtypeStruct(shape, jnp.float32)
-    stages = []
+    stages: list[CompiledStage] = []
+    slack: dict[str, Any] = {}  # what stages have given, by the names of its secrets
     for index, stage in enumerate(network.stages):
         parameters = stage.parameters(network.parameters)
         leaves = jax.tree.leaves(parameters)
         function = _reusing_masks(stage) if reuse else stage.function
-        code = compile_function(function, parameters, x)
+        taken = slack if stage.takes_slack else {}
+        code = compile_function(function, parameters, x, *taken.values())
         names = parameter_names(parameters)
+        slack_target = f"slack.{index}" if stage.gives_slack else None
         stages.append(
             CompiledStage(
                 name=stage.name,
@@ -116,9 +123,13 @@ def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Pro
                 },
                 source=f"activation.{index}",
                 target=f"activation.{index + 1}",
+                slack_sources=tuple(taken),
+                slack_target=slack_target,
             )
         )
-        x = jax.eval_shape(stage.function, parameters, x)
+        x = jax.eval_shape(stage.function, parameters, x, *taken.values())
+        if slack_target is not None:
+            x, slack[slack_target] = x
         progress(index + 1, len(network.stages))
     names = (name for stage in stages for name in stage.parameters)
     return Program(
@@ -156,8 +167,8 @@ def _reusing_masks(stage: Stage) -> Callable[[Any, Any], Any]:
     def mark(path: Any, leaf: Any) -> Any:
         return make_cached_var(leaf) if path[-1].key == _KERNEL else leaf
 
-    def function(parameters: Any, x: Any) -> Any:
-        return stage.function(jax.tree_util.tree_map_with_path(mark, parameters), x)
+    def function(parameters: Any, *x: Any) -> Any:
+        return stage.function(jax.tree_util.tree_map_with_path(mark, parameters), *x)
 
     return function
 

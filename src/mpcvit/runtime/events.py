@@ -73,6 +73,7 @@ def make_record(
         architecture=prepared["architecture"],
         program=prepared["program"],
         form=prepared["form"],
+        reveal=journal.find(Role.DATA_OWNER, "request")["reveal"],
         set_up=SetUpCost(
             connect_s=journal.find(Role.DATA_OWNER, "connected")["connect_s"],
             compile_s=prepared["compile_s"],

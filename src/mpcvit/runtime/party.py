@@ -29,6 +29,7 @@ from mpcvit.hosts.hardening import protect_memory
 from mpcvit.lowering.program import Model, load_model
 from mpcvit.plain import from_plain
 from mpcvit.profile import Profile
+from mpcvit.run_record import Reveal
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.dealer_place import DealerPlace
 from mpcvit.runtime.events import Event
@@ -99,7 +100,8 @@ def take_part(
         announced = None
         if "images" in meeting:
             announced = Request(images=meeting["images"], batch_size=meeting["batch_size"])
-        offer_model(channel, profile, model, report, dealer, announced)
+        reveal = Reveal(job["reveal"])
+        offer_model(channel, profile, model, report, dealer, reveal=reveal, announced=announced)
     elif role is Role.DATA_OWNER:
 
         def make_images(card: ModelCard) -> np.ndarray:
@@ -107,8 +109,8 @@ def take_part(
             report({"event": "inputs", "resized": inputs.resized})
             return inputs.images
 
-        logits = classify(channel, profile, make_images, job["batch_size"], report, dealer)
-        report({"event": "result", "logits": logits.tolist()})
+        answers = classify(channel, profile, make_images, job["batch_size"], report, dealer)
+        report({"event": "result", **answers.to_dict()})
     else:
         help_others(channel, profile, report)
     channel.part()

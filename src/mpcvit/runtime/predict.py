@@ -3,8 +3,6 @@
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import load_credentials
 from mpcvit.hosts.peer import CLIENT
@@ -21,6 +19,7 @@ from mpcvit.runtime.hosts import (
     require_for_two_hosts,
 )
 from mpcvit.runtime.processes import PartyProcess, own_address, wait_until_ready, watch
+from mpcvit.runtime.result import Answers
 from mpcvit.runtime.roles import Address, Role, resolve, roles_of
 from mpcvit.runtime.run import Images, RunResult, list_images, make_result, own_images
 from mpcvit.runtime.sockets import unix_address
@@ -94,8 +93,8 @@ def predict(
 
             watch([party], settings, journal, line.check, is_enough)
             line.end()
-    logits = np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
-    return make_result(journal, logits, settings, roles=[Role.DATA_OWNER], transport="hosts")
+    answers = Answers.from_dict(journal.find(Role.DATA_OWNER, "result"))
+    return make_result(journal, answers, settings, roles=[Role.DATA_OWNER], transport="hosts")
 
 
 def _in_queue(place: int) -> str:

@@ -58,7 +58,7 @@ def measure_component(
     found = _take_part(channel, component, profile)
     if found is not None:
         report({"event": "probed", "cost": asdict(found.cost)})
-        report({"event": "result", "logits": []})
+        report({"event": "result"})
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     report({"event": "finished", "peak_bytes": peak_bytes})
 

@@ -17,8 +17,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mpcvit.data.cache import CACHE_VARIABLE, default_folder
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
@@ -38,10 +36,11 @@ INHERITED = "descriptors"
 
 def run_processes(
     own: Mapping[Role, Mapping[str, Any]], profile: Profile, journal: Journal
-) -> np.ndarray:
+) -> Event:
     """Run every role in a process of its own, through the profile's network.
 
-    `own` holds what each role alone is told: the place of its model or images.
+    `own` holds what each role alone is told: the place of its model or images. Gives
+    the data owner's result.
     """
     roles = roles_of(profile.protocol)
     session = secrets.token_hex(16)
@@ -65,7 +64,7 @@ def run_processes(
             peers = {role: dialled[party.role][role] for role in roles if role is not party.role}
             party.meet(peers, session, profile)
         watch(parties, profile, journal)
-    return np.asarray(journal.find(Role.DATA_OWNER, "result")["logits"], np.float32)
+    return journal.find(Role.DATA_OWNER, "result")
 
 
 def _folder_name(role: Role) -> str:

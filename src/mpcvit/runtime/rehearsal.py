@@ -25,6 +25,7 @@ from mpcvit.dealer.script import Script, Scripts
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.profile import Dealer, Profile
+from mpcvit.run_record import Reveal
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import Program, compile_network
 from mpcvit.runtime.desk import Desk
@@ -54,6 +55,7 @@ def with_script(
     profile: Profile,
     *,
     batch_size: int = 1,
+    reveal: Reveal = Reveal.CLASS,
     progress: Progress = lambda what, done, total: None,
 ) -> SecureProgram:
     """A program that carries its scripts for so many images at a time, if there is a dealer.
@@ -64,7 +66,7 @@ def with_script(
     if profile.dealer is not Dealer.THIRD_PARTY:
         return program
     progress("rehearsing", 0, 1)
-    scripts, card = dict(program.scripts), ModelCard.of(program)
+    scripts, card = dict(program.scripts), ModelCard.of(program, reveal)
     for runs in (1, LEAST_RUNS):
         settings = settled(program.engine.apply(profile), card, runs)
         compiled = compile_network(card, settings, batch_size)

@@ -3,19 +3,19 @@
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from mpcvit.data import list_pictures, make_inputs
-from mpcvit.errors import UserError
+from mpcvit.errors import UserError, nearest
 from mpcvit.lowering.engine import EngineChoice, read_engine, with_engine
 from mpcvit.profile import DEALER_DEFAULT, Profile, default_profile, load_profile
-from mpcvit.run_record import RunRecord
+from mpcvit.run_record import Reveal
 from mpcvit.runtime.events import Journal, Progress, make_record
 from mpcvit.runtime.processes import INHERITED, run_processes
+from mpcvit.runtime.result import Answers, RunResult
 from mpcvit.runtime.roles import Address, Role, roles_of
 
 if TYPE_CHECKING:
@@ -28,27 +28,13 @@ AnyModel: TypeAlias = "str | Path | Classifier | Checkpoint | SecureProgram"
 Images = str | Path | np.ndarray | Sequence[str | Path] | Sequence[np.ndarray]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunResult:
-    """What the data owner learns, and what it cost."""
-
-    logits: np.ndarray  # float32 [image, class]
-    classes: tuple[str, ...]
-    record: RunRecord
-    resized: int  # images that were not of the model's size
-
-    @property
-    def predictions(self) -> tuple[str, ...]:
-        """The likeliest class of each image."""
-        return tuple(self.classes[index] for index in self.logits.argmax(axis=1))
-
-
 def run(
     model: AnyModel,
     images: Images,
     profile: str | Path | Profile | None = None,
     *,
     batch_size: int = 1,
+    reveal: Reveal | str = Reveal.CLASS,
     simulate: bool = False,
     check_range: bool = False,
     progress: Progress = lambda what, done, total: None,
@@ -58,10 +44,12 @@ def run(
     `images` are files, a folder, or uint8 arrays [height, width, channel]. Every
     party is a process of its own on this machine, joined through the network
     that the profile describes: `cheetah` unless given, and `semi2k-dealer` for
-    a program that was lowered for SEMI2K. `simulate` makes them threads of this process
-    instead: quicker to start and with the same counts, but not private and with
-    no network. There, `check_range` first computes in plaintext, and the record's
-    notes name stages whose values leave the range that the profile can represent.
+    a program that was lowered for SEMI2K. `reveal` is what the owner of the
+    images is given: the "class" alone, "top5", "rounded" or "logits".
+    `simulate` makes them threads of this process instead: quicker to start and
+    with the same counts, but not private and with no network. There,
+    `check_range` first computes in plaintext, and the record's notes name stages
+    whose values leave the range that the profile can represent.
     """
     settings = settings_for(model, load_profile(profile or default_for(model)))
     if batch_size < 1:
@@ -69,17 +57,17 @@ def run(
     if check_range and not simulate:
         raise UserError("check_range needs simulate: between parties nobody sees the values")
     pictures = list_images(images)
-    journal = Journal(progress)
+    journal, reveal = Journal(progress), read_reveal(reveal)
     progress("connecting", 0, 1)
     if simulate:
-        logits = _simulate(
-            _loaded(model), pictures, settings, batch_size, journal, check_range=check_range
+        answers = _simulate(
+            _loaded(model), pictures, settings, batch_size, journal, reveal, check_range=check_range
         )
     else:
-        logits = _run_apart(model, pictures, settings, batch_size, journal)
+        answers = _run_apart(model, pictures, settings, batch_size, journal, reveal)
     return make_result(
         journal,
-        logits,
+        answers,
         settings,
         roles=roles_of(settings.protocol),
         transport="simulator" if simulate else "processes",
@@ -88,7 +76,7 @@ def run(
 
 def make_result(
     journal: Journal,
-    logits: np.ndarray,
+    answers: Answers,
     profile: Profile,
     *,
     roles: Sequence[Role],
@@ -96,7 +84,7 @@ def make_result(
 ) -> RunResult:
     """What the data owner's events amount to; `roles` are those whose events are known."""
     return RunResult(
-        logits=logits,
+        answers=answers,
         classes=tuple(journal.find(Role.DATA_OWNER, "request")["classes"]),
         record=make_record(journal, roles, profile, transport=transport),
         resized=journal.find(Role.DATA_OWNER, "inputs")["resized"],
@@ -109,13 +97,14 @@ def _run_apart(
     profile: Profile,
     batch_size: int,
     journal: Journal,
-) -> np.ndarray:
+    reveal: Reveal,
+) -> Answers:
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
         own = {
-            Role.MODEL_OWNER: own_model(model, Path(name)),
+            Role.MODEL_OWNER: own_model(model, Path(name), reveal),
             Role.DATA_OWNER: {**own_images(images), "batch_size": batch_size},
         }
-        return run_processes(own, profile, journal)
+        return Answers.from_dict(run_processes(own, profile, journal))
 
 
 def _simulate(
@@ -124,9 +113,10 @@ def _simulate(
     profile: Profile,
     batch_size: int,
     journal: Journal,
+    reveal: Reveal,
     *,
     check_range: bool,
-) -> np.ndarray:
+) -> Answers:
     from mpcvit.runtime.ranges import representable
     from mpcvit.runtime.simulate import simulate
 
@@ -137,7 +127,9 @@ def _simulate(
         journal.add(Role.DATA_OWNER, {"event": "inputs", "resized": inputs.resized, "notes": notes})
         return inputs.images
 
-    return simulate(model, make_images, profile, batch_size=batch_size, journal=journal)
+    return simulate(
+        model, make_images, profile, batch_size=batch_size, journal=journal, reveal=reveal
+    )
 
 
 def default_for(model: AnyModel, dealer: Address | None = None) -> str:
@@ -159,12 +151,21 @@ def settings_for(model: AnyModel, profile: Profile) -> Profile:
     return with_engine(profile, engine_of(model))
 
 
-def own_model(model: AnyModel, folder: Path) -> dict[str, Any]:
-    """Where a model owner's process finds its model."""
+def own_model(model: AnyModel, folder: Path, reveal: Reveal | str = Reveal.CLASS) -> dict[str, Any]:
+    """Where a model owner's process finds its model, and what it reveals."""
+    own = {"reveal": read_reveal(reveal).value}
     if isinstance(model, str | Path):
-        return {"model": str(Path(model).absolute())}
+        return {**own, "model": str(Path(model).absolute())}
     _loaded(model).save(folder / "model")
-    return {"model": str(folder / "model")}
+    return {**own, "model": str(folder / "model")}
+
+
+def read_reveal(reveal: Reveal | str) -> Reveal:
+    try:
+        return Reveal(reveal)
+    except ValueError:
+        known = [one.value for one in Reveal]
+        raise UserError(f"{reveal!r} cannot be revealed; {nearest(str(reveal), known)}") from None
 
 
 def own_images(images: list[Path] | np.ndarray) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from mpcvit.hosts.door import Door, DoorLimits, Guest
 from mpcvit.hosts.peer import CLIENT, SERVER, Peer
 from mpcvit.lowering.engine import EngineChoice, with_engine
 from mpcvit.profile import Profile, load_profile
+from mpcvit.run_record import Reveal
 from mpcvit.runtime.control import Answer, Hello, Join, Verdict, encode, read_first
 from mpcvit.runtime.conversation import Conversation
 from mpcvit.runtime.hosts import dealer_arguments, find_dealer, require_for_two_hosts
@@ -69,6 +70,7 @@ def serve(
     listen: Address,
     tls: str | Path,
     profile: str | Path | Profile | None = None,
+    reveal: Reveal | str = Reveal.CLASS,
     dealer: Address | None = None,
     dealer_key: str | Path | None = None,
     limits: ServeLimits | None = None,
@@ -85,10 +87,11 @@ def serve(
     """Offer a model to clients until `stop` is set.
 
     `listen` is the one port that is open. `tls` is the server's folder that `mpcvit certs`
-    made; its `allowed.txt` lists the clients, and is read again on SIGHUP. `dealer` and
-    `dealer_key` name the dealer if the profile has one. Unless given, the profile is
-    `semi2k-dealer` with a dealer and for a program that was lowered for SEMI2K, and
-    `cheetah` otherwise.
+    made; its `allowed.txt` lists the clients, and is read again on SIGHUP. `reveal` is what
+    clients are given of their images' logits: the "class" alone, "top5", "rounded" or
+    "logits". `dealer` and `dealer_key` name the dealer if the profile has one. Unless given,
+    the profile is `semi2k-dealer` with a dealer and for a program that was lowered for
+    SEMI2K, and `cheetah` otherwise.
     `state` is an SQLite file or a postgresql:// address that counts images by client and
     day; a PostgreSQL database also holds the allowed clients. `advertise` is where a
     session's further connections reach this very host, behind a load balancer. `metrics`
@@ -109,7 +112,7 @@ def serve(
         folder = Path()
         if not isinstance(model, str | Path):  # parties load it from a file
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="mpcvit-")))
-        own = {**own_model(model, folder), **dealer_arguments(endpoint)}
+        own = {**own_model(model, folder, reveal), **dealer_arguments(endpoint)}
         numbers = ServerMetrics()
         if metrics:
             numbers.serve(metrics)

@@ -1,4 +1,4 @@
-"""One party's side of a private run, from the first message to the logits.
+"""One party's side of a private run, from the first message to the answer.
 
 The order is the same for all: agree on versions and profile; learn what the
 model looks like and how many images come; compile, and agree on the program;
@@ -18,7 +18,7 @@ import spu
 from mpcvit.checkpoint import flatten_parameters
 from mpcvit.lowering.program import Model
 from mpcvit.profile import Profile, Protocol
-from mpcvit.run_record import StageCost
+from mpcvit.run_record import Reveal, StageCost
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import Program, compile_function, compile_network
 from mpcvit.runtime.dealer_place import DealerPlace
@@ -26,6 +26,7 @@ from mpcvit.runtime.dealing import Dealing
 from mpcvit.runtime.engine import Engine
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.link import Channel
+from mpcvit.runtime.result import Answers
 from mpcvit.runtime.reuse import settled
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.terms import Terms, difference, terms_of
@@ -74,6 +75,7 @@ def offer_model(
     model: Model,
     report: Report,
     dealer: DealerPlace | None = None,
+    reveal: Reveal = Reveal.CLASS,
     announced: Request | None = None,
 ) -> None:
     """Take part as the model owner, who learns how many images came, and nothing else.
@@ -82,7 +84,8 @@ def offer_model(
     """
     session = Session(channel, profile, report, dealer)
     session.agree_on_terms()
-    card = ModelCard.of(model)
+    card = ModelCard.of(model, reveal)
+    _ = card.opening  # refused before anyone is asked
     for peer in channel.peers:
         channel.send_json(peer, card.to_dict())
     request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
@@ -102,8 +105,8 @@ def classify(
     batch_size: int,
     report: Report,
     dealer: DealerPlace | None = None,
-) -> np.ndarray:
-    """Take part as the data owner: learns the logits, and what is public of the model."""
+) -> Answers:
+    """Take part as the data owner: learns what is revealed, and what is public of the model."""
     session = Session(channel, profile, report, dealer)
     session.agree_on_terms()
     card = ModelCard.from_dict(channel.receive_json(Role.MODEL_OWNER))
@@ -111,15 +114,18 @@ def classify(
     request = Request(images=len(images), batch_size=min(batch_size, len(images)))
     for peer in channel.peers:
         channel.send_json(peer, asdict(request))
-    report({"event": "request", **asdict(request), "classes": list(card.classes)})
+    public = {"classes": list(card.classes), "reveal": card.reveal.value}
+    report({"event": "request", **asdict(request), **public})
     session.prepare(card, request)
     session.share_weights(None)
-    logits, start = [], 0
+    answers, start = [], 0
     for batch in request.batches:
-        logits.append(session.infer(batch, images[start : start + batch]))
+        opened = session.infer(batch, images[start : start + batch])
+        assert opened is not None
+        answers.append(card.opening.read(opened))
         start += batch
     session.finish()
-    return np.concatenate(logits)
+    return Answers.join(answers)
 
 
 def help_others(channel: Channel, profile: Profile, report: Report) -> None:
@@ -188,7 +194,12 @@ class Session:
         dealing = self._dealing
         scripts = {} if dealing is None else dealing.terms(self._programs, profile, card.scripts)
         seconds = time.perf_counter() - started
-        terms = {"architecture": card.architecture.digest(), "program": digest, **scripts}
+        terms = {
+            "architecture": card.architecture.digest(),
+            "what is revealed": card.reveal.value,
+            "program": digest,
+            **scripts,
+        }
         agree(self._channel, terms)
         desk = None if dealing is None else dealing.desk
         self._started = Engine(self._channel, self._profile, desk)
@@ -214,7 +225,7 @@ class Session:
         started = time.perf_counter()
         (program, *_) = self._programs.values()
         received_bytes = 0
-        for stage in program.stages:
+        for stage in (own for own in program.stages if own.parameters):
             if tensors is not None:
                 shares, _ = self._engine.sharing.give(
                     {name: tensors[name] for name in stage.parameters},
@@ -243,7 +254,7 @@ class Session:
         )
 
     def infer(self, batch: int, images: np.ndarray | None = None) -> np.ndarray | None:
-        """Run all stages on one batch; gives logits to the data owner and None to others."""
+        """Run all stages on one batch; gives what is opened to the data owner, None to others."""
         program = self._programs[batch]
         if self._dealing is not None:
             self._report({"event": "material", **self._dealing.await_material()})
@@ -261,20 +272,21 @@ class Session:
         self._report_stage(_transfer("input", sent_bytes, received_bytes, started), batch)
         for stage in program.stages:
             cost = self._engine.run(stage.executable(), stage.name)
-            self._engine.runtime.del_var(stage.source)
+            for name in (stage.source, *stage.slack_sources):
+                self._engine.runtime.del_var(name)
             self._report_stage(cost, batch)
         if self._dealing is not None:
             self._dealing.end_part()
         started = time.perf_counter()
         target = program.stages[-1].target
-        logits, count = self._engine.sharing.reveal_to(
+        opened, count = self._engine.sharing.reveal_to(
             Role.DATA_OWNER, self._engine.runtime.get_var(target), program.output_shape
         )
         self._engine.runtime.del_var(target)
-        sent_bytes, received_bytes = (count, 0) if logits is None else (0, count)
+        sent_bytes, received_bytes = (count, 0) if opened is None else (0, count)
         self._report_stage(_transfer("output", sent_bytes, received_bytes, started), batch)
         self._batch += 1
-        return logits
+        return opened
 
     def finish(self) -> None:
         if self._dealing is not None:

@@ -6,14 +6,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mpcvit.lowering.program import Model
 from mpcvit.profile import Dealer, Profile
+from mpcvit.run_record import Reveal
 from mpcvit.runtime.dealer_place import DealerPlace
 from mpcvit.runtime.events import Event, Journal
 from mpcvit.runtime.link import Channel
 from mpcvit.runtime.local_dealer import LocalDealer
+from mpcvit.runtime.result import Answers
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.session import MakeImages, classify, help_others, offer_model
 from mpcvit.runtime.threads import run_in_threads
@@ -28,8 +28,9 @@ def simulate(
     *,
     batch_size: int,
     journal: Journal,
-) -> np.ndarray:
-    """Logits, by the code that parties in processes run."""
+    reveal: Reveal = Reveal.CLASS,
+) -> Answers:
+    """What the data owner learns, by the code that parties in processes run."""
     places: dict[Role, DealerPlace] = {}
 
     def take_part(channel: Channel) -> Any:
@@ -41,7 +42,7 @@ def simulate(
         report({"event": "connected", "connect_s": 0.0})
         match role:
             case Role.MODEL_OWNER:
-                return offer_model(channel, profile, model, report, places.get(role))
+                return offer_model(channel, profile, model, report, places.get(role), reveal)
             case Role.DATA_OWNER:
                 dealer = places.get(role)
                 return classify(channel, profile, make_images, batch_size, report, dealer)

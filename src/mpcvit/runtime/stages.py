@@ -1,26 +1,29 @@
-"""A network cut into stages: embedding, blocks, head.
+"""A network cut into stages: embedding, blocks, head, and what is revealed of it.
 
 A stage is a pure function of its own parameters and the activation before it,
 made of the very modules that training uses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from mpcvit.arch import Architecture, AttentionKind
 from mpcvit.checkpoint import Parameters
 from mpcvit.config import ModelConfig
 from mpcvit.lowering import network as lowered
 from mpcvit.lowering.fold import weight_shapes
-from mpcvit.lowering.functions import functions_of
+from mpcvit.lowering.functions import Functions, functions_of
 from mpcvit.lowering.heads import queries_of
-from mpcvit.lowering.plan import Plan
+from mpcvit.lowering.plan import HEAD_NORM, Plan, place_of
+from mpcvit.lowering.strays import guard, is_watched
 from mpcvit.model.vit import Block, Embed, Head, init_parameters
 from mpcvit.profile import Profile
+from mpcvit.runtime.answer import Opening
 from mpcvit.runtime.card import ModelCard
 
 _EPS_OF_KINDS = {
@@ -33,12 +36,16 @@ _EPS_OF_KINDS = {
 class Stage:
     """One piece of a network.
 
-    `parts` names the parts of the whole parameter tree that it needs.
+    `parts` names the parts of the whole parameter tree that it needs. A stage that
+    `gives_slack` returns its activation, and what must not be negative of what it
+    met; one that `takes_slack` is given that of all stages before it.
     """
 
     name: str
     parts: tuple[str, ...]
-    function: Callable[[Parameters, Any], Any]
+    function: Callable[..., Any]
+    gives_slack: bool = False
+    takes_slack: bool = False
 
     def parameters(self, whole: Parameters) -> Parameters:
         return {part: whole[part] for part in self.parts}
@@ -55,45 +62,80 @@ class Staged:
 
 def stage_network(card: ModelCard, profile: Profile) -> Staged:
     """What a card describes, be it lowered or as it was trained."""
+    reveal = revealing(card.opening)
     if card.plan is not None:
         shapes = weight_shapes(card.model, card.architecture, card.plan.passes)
-        return Staged(stages=cut_lowered(card, card.plan), parameters=shapes, notes=())
+        stages = (*cut_lowered(card, card.plan), *reveal)
+        return Staged(stages=stages, parameters=shapes, notes=())
     config, notes = fit_fixed_point(card.model, card.architecture, profile)
     return Staged(
-        stages=cut(config, card.architecture),
+        stages=(*cut(config, card.architecture), *reveal),
         parameters=jax.eval_shape(lambda: init_parameters(config, card.architecture, seed=0)),
         notes=notes,
     )
 
 
+def revealing(opening: Opening) -> tuple[Stage, ...]:
+    """The stage that makes of logits what is opened, unless they are opened as they are."""
+    if not opening.is_needed:
+        return ()
+
+    def apply(parameters: Parameters, logits: Any, *slack: Any) -> Any:
+        return opening(logits, *slack)
+
+    return (Stage(name="reveal", parts=(), function=apply, takes_slack=opening.trust.guard),)
+
+
 def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
     """The stages of a lowered network."""
     config, layers, passes = card.model, card.architecture.layers, plan.passes
-    functions = functions_of(plan, config, card.architecture)
+    known = functions_of(plan, config, card.architecture)
 
-    def of_block(index: int) -> Callable[[Parameters, Any], Any]:
-        queries = queries_of(config, passes, index)
+    def watching(
+        run: Callable[[Functions, Parameters, Any], Any], own: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """A stage that calls its own stand-ins: with a guard, it also tells what they met."""
+        is_guarded = any(is_watched(place, one, plan.trust) for place, one in own.items())
 
         def apply(parameters: Parameters, x: Any) -> Any:
+            if not is_guarded:
+                return run(known, parameters, x)
+            functions, slack = guard(known, plan.trust)
+            y = run(functions, parameters, x)
+            return y, jnp.concatenate(slack, axis=1)
+
+        return {"function": apply, "gives_slack": is_guarded}
+
+    def of_layer(index: int) -> dict[str, Any]:
+        return {place_of(index, name): own for name, own in vars(known.layers[index]).items()}
+
+    def of_block(index: int) -> Callable[[Functions, Parameters, Any], Any]:
+        queries = queries_of(config, passes, index)
+
+        def run(functions: Functions, parameters: Parameters, x: Any) -> Any:
             own = parameters[f"blocks_{index}"]
             layer, its = layers[index], functions.layers[index]
             return lowered.block(config, layer, its, passes, own, x, queries=queries)
 
-        return apply
+        return run
 
     def embedding(parameters: Parameters, x: Any) -> Any:
         return lowered.embed(config, parameters["embed"], x)
 
-    def head(parameters: Parameters, x: Any) -> Any:
+    def head(functions: Functions, parameters: Parameters, x: Any) -> Any:
         return lowered.head(config, functions.norm, passes, parameters["head"], x)
 
     return (
         Stage(name="embedding", parts=("embed",), function=embedding),
         *(
-            Stage(name=f"block {index}", parts=(f"blocks_{index}",), function=of_block(index))
+            Stage(
+                name=f"block {index}",
+                parts=(f"blocks_{index}",),
+                **watching(of_block(index), of_layer(index)),
+            )
             for index in range(config.depth)
         ),
-        Stage(name="head", parts=("head",), function=head),
+        Stage(name="head", parts=("head",), **watching(head, {HEAD_NORM: known.norm})),
     )
 
 

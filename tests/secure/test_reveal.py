@@ -1,0 +1,134 @@
+"""What is revealed, in private runs: counts on the wire, every protocol, and nothing more."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mpcvit
+from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.classifier import Classifier
+from mpcvit.errors import UserError
+from mpcvit.lowering.plan import Trust
+from mpcvit.profile import Truncation, load_profile
+from mpcvit.run_record import Reveal
+from mpcvit.runtime.answer import Opening
+from mpcvit.runtime.best import choose_best
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.compiled import compile_network
+from mpcvit.runtime.probe import probe
+from tests.models import random_pixels, small_checkpoint, small_config
+
+WIDE = replace(load_profile("semi2k"), ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL)
+ARCHITECTURE = Architecture.uniform(AttentionKind.RELU_SOFTMAX, depth=1, heads=3)
+
+
+def choose(values, count, profile, **settings):
+    return probe(lambda x: choose_best(x, count, **settings).chosen, [values], profile)
+
+
+def random_values(classes):
+    return (5 * np.random.default_rng(classes).standard_normal((1, classes))).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("classes", "exchanges", "sent_bytes"),
+    [(10, 17, 5_765), (100, 17, 530_150), (200, 17, 2_110_300), (1000, 36, 1_082_608)],
+)
+def test_counts_of_the_class_alone(classes, exchanges, sent_bytes):
+    values = random_values(classes)
+    found = choose(values, 1, WIDE)
+    assert found.output.argmax() == values.argmax()
+    assert found.output.sum() == 1
+    assert (found.cost.exchanges, found.cost.sent_bytes) == (exchanges, sent_bytes)
+
+
+def test_the_best_five_take_the_exchanges_of_one():
+    values = random_values(10)
+    found = choose(values, 5, WIDE)
+    assert set(np.flatnonzero(found.output)) == set(np.argsort(values[0])[5:])
+    assert (found.cost.exchanges, found.cost.sent_bytes) == (17, 5_765)
+
+
+def test_bounds_and_leads_ride_along():
+    trust = Trust(bound=40.0, doubt=0.5)
+    opening = Opening(reveal=Reveal.CLASS, classes=10, trust=trust)
+    found = probe(opening, [random_values(10)], WIDE)
+    assert found.cost.exchanges == 17
+    answers = opening.read(found.output)
+    assert answers.trusted.all()
+    assert answers.values is None
+
+
+@pytest.mark.parametrize("profile", ["semi2k", "cheetah", "aby3"])
+def test_ties_and_refusals_under_every_protocol(profile):
+    trust = Trust(bound=40.0, doubt=0.5)
+    opening = Opening(reveal=Reveal.CLASS, classes=7, trust=trust)
+    rows = np.array(
+        [[1, 3, 3, 0, 2, 3, 1], [0, 0, 9, 0, 0, 0, 0], [0, 0, 50, 0, 0, 0, 0]], np.float32
+    )
+    answers = opening.read(probe(opening, [rows], load_profile(profile)).output)
+    assert answers.chosen.argmax(axis=1).tolist() == [1, 2, 2]
+    assert answers.trusted.tolist() == [True, True, False]
+    assert answers.close.tolist()[:2] == [True, False]
+
+
+@pytest.mark.parametrize("profile", ["semi2k", "cheetah", "aby3"])
+def test_logits_are_rounded_inside_the_protocol(profile):
+    opening = Opening(reveal=Reveal.ROUNDED, classes=7, trust=Trust())
+    rows = np.array([[-1.4, 3.3, 3.45, 0.25, -2.75, 3.1, 1.0]], np.float32)
+    answers = opening.read(probe(opening, [rows], load_profile(profile)).output)
+    assert answers.values.tolist() == [[-1, 3, 3, 0, -3, 3, 1]]
+    assert answers.chosen.argmax() == 2  # which the rounded logits alone would not tell
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    return small_checkpoint(small_config(depth=1), ARCHITECTURE)
+
+
+def test_the_class_alone_is_what_arrives(checkpoint):
+    pixels = random_pixels(checkpoint.model, 3)
+    plain = Classifier(checkpoint)
+    expected = plain(plain.preprocess(list(pixels)))
+    result = mpcvit.run(checkpoint, pixels, "semi2k", batch_size=3, simulate=True)
+    assert result.reveal is Reveal.CLASS
+    assert result.record.reveal == "class"
+    assert result.predictions == tuple(checkpoint.classes[i] for i in expected.argmax(axis=1))
+    assert result.answers.values is None
+    with pytest.raises(UserError, match="no logits"):
+        _ = result.logits
+    last = result.record.batches[0].stages[-2]
+    assert last.name == "reveal"
+
+
+def test_five_classes_arrive_without_an_order(checkpoint):
+    pixels = random_pixels(checkpoint.model, 1)
+    plain = Classifier(checkpoint)
+    expected = plain(plain.preprocess(list(pixels)))[0]
+    result = mpcvit.run(checkpoint, pixels, "semi2k", reveal="top5", simulate=True)
+    best = sorted(np.argsort(-expected)[:5])
+    assert result.likeliest == (tuple(checkpoint.classes[index] for index in best),)
+
+
+def test_what_is_revealed_is_part_of_the_program(checkpoint):
+    digests = {
+        compile_network(ModelCard.of(checkpoint, reveal), WIDE, 1).digest() for reveal in Reveal
+    }
+    assert len(digests) == len(Reveal)
+
+
+def test_the_best_five_of_five_are_refused():
+    with pytest.raises(UserError, match="say nothing"):
+        Opening(reveal=Reveal.TOP5, classes=5, trust=Trust())
+
+
+def test_naive_opening_gives_logits_away(checkpoint):
+    """Who opens logits and shows a class has opened logits; who opens the circuit's has not."""
+    logits = jnp.asarray(random_values(7))
+    naive = Opening(reveal=Reveal.LOGITS, classes=7, trust=Trust())
+    assert not naive.is_needed  # opened as they are
+    opened = Opening(reveal=Reveal.CLASS, classes=7, trust=Trust())(logits)
+    other = Opening(reveal=Reveal.CLASS, classes=7, trust=Trust())(3 * logits - 1)
+    assert opened.tolist() == other.tolist()  # no scale, no offset, no lead is left in it
