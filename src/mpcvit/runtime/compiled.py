@@ -4,7 +4,7 @@ import hashlib
 import importlib.metadata
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,9 @@ def compile_network(
 
     Parties that are threads of one process trace a network once between them.
     """
-    key = (card.model, card.architecture, card.plan, profile, batch)
+    # all that a card says, but for the scripts, which are made from what is compiled
+    public = (getattr(card, one.name) for one in fields(card) if one.name != "scripts")
+    key = (*public, profile, batch)
     with _one_at_a_time:
         program = _programs.pop(key, None) or _compile_stages(card, profile, batch, progress)
         _programs[key] = program

@@ -72,7 +72,8 @@ def test_dripping_bytes_do_not_prolong_a_request(running, key, when):
     go_through(dealer, key)
 
 
-def test_when_the_room_is_full_the_oldest_goes(dealer, key):
+def test_when_the_room_is_full_the_oldest_goes(running, key):
+    dealer = running(request_s=60.0, stall_s=60.0)  # nobody goes for being slow
     with contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(dial(dealer)) for _ in range(_MOST_ASKING)]
         dealer.client("server").check()  # takes the place of the first
