@@ -1,5 +1,6 @@
 """`mpcvit certs`: certificates of server, clients and dealer."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -114,7 +115,8 @@ def add(
     if state:
         from mpcvit.runtime.quota import open_state
 
-        open_state(state).allow(name, fingerprint)
+        with closing(open_state(state)) as database:
+            database.allow(name, fingerprint)
     if as_json:
         print_json({"folder": str(issued.folders[name]), "fingerprint": fingerprint})
         return
@@ -141,5 +143,6 @@ def revoke(
     if state:
         from mpcvit.runtime.quota import open_state
 
-        open_state(state).revoke(name)
+        with closing(open_state(state)) as database:
+            database.revoke(name)
     print(f"'{name}' is no longer allowed; send the server SIGHUP")
