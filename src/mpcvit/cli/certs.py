@@ -107,7 +107,10 @@ def add(
     Example: mpcvit certs add hospital --out certs
     """
     from mpcvit.hosts.certificates import AUTHORITY_FOLDER, make_certificates
+    from mpcvit.hosts.peer import DEALER, SERVER
 
+    if name in (SERVER, DEALER):
+        raise UserError(f"'{name}' is not the name of a client; `mpcvit certs --help` says more")
     if not (out / AUTHORITY_FOLDER).is_dir():
         raise UserError(f"there is no authority in {out}; `mpcvit certs --out {out}` makes one")
     issued = make_certificates(out, names=(name,), days=days)

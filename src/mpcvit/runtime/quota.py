@@ -149,6 +149,7 @@ class _PostgreSql:
     def __init__(self, address: str) -> None:
         try:
             import psycopg
+            from psycopg.conninfo import conninfo_to_dict
         except ImportError as error:
             raise UserError(
                 "a PostgreSQL state needs psycopg: pip install 'mpcvit[postgresql]'"
@@ -156,7 +157,7 @@ class _PostgreSql:
         self._error: type[Exception] = psycopg.Error
         # two servers that start at the same moment both make the tables
         self._collision: type[Exception] = psycopg.errors.UniqueViolation
-        if not _is_plain(address, psycopg.conninfo.conninfo_to_dict, psycopg.Error):
+        if not _is_plain(address, conninfo_to_dict, psycopg.Error):
             raise UserError(
                 "the address of the state database cannot be read; write "
                 "postgresql://USER@HOST/NAME, and special characters as %40"
