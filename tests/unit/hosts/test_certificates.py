@@ -202,10 +202,10 @@ def test_mistakes(tmp_path):
         make_certificates(tmp_path, fresh=True)
 
 
-def certs_command(*arguments):
+def certs_command(*arguments, code=0):
     """Run `mpcvit certs`, and return what it prints."""
     result = CliRunner().invoke(app, ["certs", *map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == code, result.output
     return result.output
 
 
@@ -224,8 +224,8 @@ def test_the_command_makes_adds_and_revokes(tmp_path):
 def test_the_command_adds_clients_alone(tmp_path):
     certs_command("--out", tmp_path)
     for name in ("dealer", "server"):
-        with pytest.raises(UserError, match="not the name of a client"):
-            certs_command("add", name, "--out", tmp_path)
+        output = certs_command("add", name, "--out", tmp_path, code=2)
+        assert f"'{name}' is not the name of a client" in output
     assert not (tmp_path / "dealer").exists()
-    with pytest.raises(UserError, match="there is no authority"):
-        certs_command("add", "clinic", "--out", tmp_path / "elsewhere")
+    output = certs_command("add", "clinic", "--out", tmp_path / "elsewhere", code=2)
+    assert "there is no authority" in output
