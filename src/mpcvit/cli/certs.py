@@ -1,5 +1,6 @@
 """`mpcvit certs`: certificates of server, clients and dealer."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -106,7 +107,10 @@ def add(
     Example: mpcvit certs add hospital --out certs
     """
     from mpcvit.hosts.certificates import AUTHORITY_FOLDER, make_certificates
+    from mpcvit.hosts.peer import DEALER, SERVER
 
+    if name in (SERVER, DEALER):
+        raise UserError(f"'{name}' is not the name of a client; `mpcvit certs --help` says more")
     if not (out / AUTHORITY_FOLDER).is_dir():
         raise UserError(f"there is no authority in {out}; `mpcvit certs --out {out}` makes one")
     issued = make_certificates(out, names=(name,), days=days)
@@ -114,7 +118,8 @@ def add(
     if state:
         from mpcvit.runtime.quota import open_state
 
-        open_state(state).allow(name, fingerprint)
+        with closing(open_state(state)) as database:
+            database.allow(name, fingerprint)
     if as_json:
         print_json({"folder": str(issued.folders[name]), "fingerprint": fingerprint})
         return
@@ -141,5 +146,6 @@ def revoke(
     if state:
         from mpcvit.runtime.quota import open_state
 
-        open_state(state).revoke(name)
+        with closing(open_state(state)) as database:
+            database.revoke(name)
     print(f"'{name}' is no longer allowed; send the server SIGHUP")

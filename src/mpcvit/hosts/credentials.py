@@ -75,7 +75,8 @@ class Credentials:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(authority)
-        context.load_cert_chain(self.certificate, self.key)
+        # a passphrase, so that OpenSSL does not ask for one on the terminal
+        context.load_cert_chain(self.certificate, self.key, password="")
         return context
 
 

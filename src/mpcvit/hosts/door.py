@@ -1,9 +1,10 @@
 """A listening port that strangers cannot jam.
 
 A connection is a stranger's until TLS has shown an allowed certificate. Strangers share a
-small waiting room: when it is full, or when one address fills its share, the oldest
-stranger goes. Certified peers have places of their own. One deadline covers the handshake
-and the first message together, so that nobody stays by sending a byte now and then.
+small waiting room: when one address fills its share, its oldest stranger goes. When the
+room is full, the oldest one of the busiest address goes. Certified peers have places of
+their own. One deadline covers the handshake and the first message together, so that nobody
+stays by sending a byte now and then.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from mpcvit.errors import UserError
 from mpcvit.hosts.peer import Peer, peer_of
@@ -24,6 +25,7 @@ First = TypeVar("First")
 STREAM_BYTES = 1 << 20  # read ahead, and written behind, on one connection
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE_S = 0.2
+_CLOSING_S = 0.01  # until an evicted stranger's descriptor is free
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,17 +138,25 @@ class Door(Generic[First]):
                 try:
                     connection, peer = await loop.sock_accept(self._listener)
                 except OSError as error:
-                    # with no descriptor left, accepting fails until a connection ends
-                    if error.errno in _OUT_OF_RESOURCES:
-                        self.counts.out_of_resources += 1
-                        self._evict(next(iter(self._strangers), None))
-                    await asyncio.sleep(_PAUSE_S)
+                    await self._recover(error)
                     continue
                 self._enter(connection, "{}:{}".format(*peer[:2]), receive)
+                # accepting does not wait while there is a queue, and those inside need a turn
+                await asyncio.sleep(0)
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _recover(self, error: OSError) -> None:
+        """Wait until accepting may work again."""
+        pause_s = _PAUSE_S
+        if error.errno in _OUT_OF_RESOURCES:
+            self.counts.out_of_resources += 1
+            if self._strangers:
+                self._evict(next(iter(self._strangers)))
+                pause_s = _CLOSING_S
+        await asyncio.sleep(pause_s)
 
     def _enter(
         self,
@@ -155,39 +165,51 @@ class Door(Generic[First]):
         receive: Callable[["Guest[First]"], Awaitable[None]],
     ) -> None:
         self.counts.accepted += 1
-        host = _host(address)
-        same = [key for key, waiting in self._strangers.items() if _host(waiting.address) == host]
-        if len(same) >= self._limits.strangers_per_address:
-            self._evict(same[0])
-        elif len(self._strangers) >= self._limits.strangers:
-            self._evict(next(iter(self._strangers)))
+        self._make_room(_host(address))
         key, self._next = self._next, self._next + 1
-        task = asyncio.ensure_future(self._attend(key, connection, address, receive))
+        arriving = _Arriving(connection)
+        task = asyncio.ensure_future(self._attend(key, arriving, address, receive))
         self._strangers[key] = _Waiting(address, task)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        # not within the task, which may be cancelled before it begins
+        task.add_done_callback(lambda task: self._leave(key, arriving, task))
 
-    def _evict(self, key: int | None) -> None:
-        if key is not None and (waiting := self._strangers.pop(key, None)):
-            self.counts.evicted += 1
-            waiting.task.cancel()
+    def _make_room(self, host: str) -> None:
+        """Send away the oldest stranger of the newcomer's address, or of the busiest one."""
+        hosts = Counter(_host(waiting.address) for waiting in self._strangers.values())
+        if hosts[host] >= self._limits.strangers_per_address:
+            crowded = host
+        elif len(self._strangers) >= self._limits.strangers:
+            crowded = max(hosts, key=lambda each: hosts[each])
+        else:
+            return
+        same = (key for key, found in self._strangers.items() if _host(found.address) == crowded)
+        self._evict(next(same))
+
+    def _evict(self, key: int) -> None:
+        self.counts.evicted += 1
+        self._strangers.pop(key).task.cancel()
+
+    def _leave(self, key: int, arriving: "_Arriving", task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._strangers.pop(key, None)
+        arriving.close()
+        if arriving.fingerprint:
+            self._guests[arriving.fingerprint] -= 1
+            self._guests += Counter()  # forgets those that are at zero
 
     async def _attend(
         self,
         key: int,
-        connection: socket.socket,
+        arriving: "_Arriving",
         address: str,
         receive: Callable[["Guest[First]"], Awaitable[None]],
     ) -> None:
         """Take one connection from its first byte to its end."""
-        arriving = _Arriving(connection)
         try:
             guest = await asyncio.wait_for(
                 self._greet(arriving, key, address), self._limits.arrival_s
             )
-            await receive(guest)
-        except asyncio.CancelledError:
-            pass
         except (asyncio.TimeoutError, TimeoutError):
             self._refuse(address, f"said nothing usable within {self._limits.arrival_s:g} s")
         except ssl.SSLError as error:
@@ -197,12 +219,13 @@ class Door(Generic[First]):
             self._refuse(address, "hung up before its first message")
         except UserError as error:
             self._refuse(address, str(error))
-        finally:
-            self._strangers.pop(key, None)
-            arriving.close()
-            if arriving.fingerprint:
-                self._guests[arriving.fingerprint] -= 1
-                self._guests += Counter()  # forgets those that are at zero
+        except Exception as error:  # whatever it is, the others are let in
+            self._refuse(address, f"unexpected {type(error).__name__}")
+        else:
+            try:
+                await receive(guest)
+            except Exception as error:
+                self._refuse(address, f"ended by an unexpected {type(error).__name__}")
 
     async def _greet(self, arriving: "_Arriving", key: int, address: str) -> "Guest[First]":
         stream = await arriving.handshake(self._context())
@@ -225,7 +248,8 @@ class Door(Generic[First]):
             if self._lines.suppressed:
                 reason += f" ({self._lines.suppressed} more were not logged)"
                 self._lines.suppressed = 0
-            self._note(address, reason)
+            with contextlib.suppress(Exception):  # a full disk or a closed pipe
+                self._note(address, reason)
 
 
 class _Arriving:
@@ -233,7 +257,7 @@ class _Arriving:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._transport: Any = None
+        self._stream: Stream | None = None
         self.fingerprint = ""  # once the peer counts as a guest
 
     async def handshake(self, context: ssl.SSLContext) -> Stream:
@@ -241,21 +265,22 @@ class _Arriving:
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = asyncio.StreamReader(limit=STREAM_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        self._transport, _ = await loop.connect_accepted_socket(
+        transport, _ = await loop.connect_accepted_socket(
             lambda: protocol, self._connection, ssl=context
         )
-        self._transport.set_write_buffer_limits(high=STREAM_BYTES)
-        writer = asyncio.StreamWriter(self._transport, protocol, reader, loop)
-        return Stream(reader=reader, writer=writer)
+        transport.set_write_buffer_limits(high=STREAM_BYTES)
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        self._stream = Stream(reader=reader, writer=writer)
+        return self._stream
 
     def close(self) -> None:
-        if self._transport is None:
+        if self._stream is None:
             self._connection.close()
             return
         with contextlib.suppress(OSError):
-            self._transport.close()
+            self._stream.writer.close()
         # a peer that does not take what is left must not keep the connection
-        asyncio.get_running_loop().call_later(_PAUSE_S * 5, self._transport.abort)
+        asyncio.get_running_loop().call_later(_PAUSE_S * 5, self._stream.abort)
 
 
 def _host(address: str) -> str:

@@ -33,6 +33,7 @@ SILENCE_S = 20.0  # without a Word, the other end is gone
 START = b"!"  # tells a waiting connection that SPU's bytes follow
 _MAX_BYTES = 1 << 14
 _MAX_REASON = 400
+_MAX_TERMS = 64
 _LENGTH = struct.Struct(">I")
 _SESSION_NAME = re.compile("[0-9a-f]{32}")
 
@@ -99,12 +100,12 @@ def encode(message: Hello | Join | Answer | Word) -> bytes:
 
 
 def _plain(message: Hello | Join | Answer | Word) -> dict[str, Any]:
-    if isinstance(message, Answer):
-        engine = None if message.engine is None else to_plain(message.engine)
-        return {**asdict(message), "verdict": message.verdict.value, "engine": engine}
     if isinstance(message, Hello):
         return {**asdict(message), "terms": dict(message.terms)}
-    return to_plain(message)
+    document = to_plain(message)
+    if isinstance(message, Answer | Word):
+        document["reason"] = message.reason[:_MAX_REASON]  # a peer takes no longer one
+    return document
 
 
 async def read_document(reader: asyncio.StreamReader) -> dict[str, Any]:
@@ -141,9 +142,9 @@ def decode_answer(document: dict[str, Any]) -> Answer:
         verdict = Verdict(document.get("verdict"))
         if engine is not None:
             engine = from_plain(EngineChoice, engine, "engine")
-        if address:
-            split_address(str(address))
-    except (ValueError, TypeError, UserError):
+        if address != "":
+            _require_address(address)
+    except (ValueError, TypeError, ArithmeticError, RecursionError, UserError):
         raise PartyError("the answer cannot be understood") from None
     session = document.get("session")
     if verdict is Verdict.WELCOME and not _is_session(session):
@@ -154,7 +155,7 @@ def decode_answer(document: dict[str, Any]) -> Answer:
         place=_whole(document.get("place", 0), 1 << 20),
         retry_s=float(_whole(int(_number(document.get("retry_s", 0))), 3600)),
         session=str(session or ""),
-        address=str(address),
+        address=address,
         engine=engine,
     )
 
@@ -168,7 +169,7 @@ def decode_word(document: dict[str, Any]) -> Word:
 
 def _hello(document: dict[str, Any]) -> Hello:
     terms = document.get("terms")
-    if not isinstance(terms, dict):
+    if not isinstance(terms, dict) or len(terms) > _MAX_TERMS or not _is_flat(terms):
         raise PartyError("the hello cannot be understood")
     images, batch_size = document.get("images"), document.get("batch_size")
     return Hello(
@@ -189,6 +190,17 @@ def _join(document: dict[str, Any]) -> Join:
     return Join(session=str(session), way=way)
 
 
+def _is_flat(terms: dict[str, Any]) -> bool:
+    """Whether no value is a list or a section, which could be nested deeply."""
+    return not any(isinstance(value, list | dict) for value in terms.values())
+
+
+def _require_address(value: Any) -> None:
+    if not isinstance(value, str) or not value.isprintable() or " " in value:
+        raise UserError("the address cannot be dialled")
+    split_address(value)
+
+
 def _is_session(value: Any) -> bool:
     return isinstance(value, str) and bool(_SESSION_NAME.fullmatch(value))
 
@@ -207,5 +219,8 @@ def _number(value: Any) -> float:
 
 def _reason(document: dict[str, Any]) -> str:
     """Return a peer's sentence, fit to be printed."""
-    reason = str(document.get("reason", ""))[:_MAX_REASON]
+    reason = document.get("reason", "")
+    if not isinstance(reason, str):
+        raise PartyError("a sentence in the message cannot be understood")
+    reason = reason[:_MAX_REASON]
     return reason if reason.isprintable() else repr(reason)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from mpcvit.errors import UserError
 from mpcvit.hosts.allowed import read_allowed
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.hosts.door import STREAM_BYTES, Stream
@@ -187,7 +188,7 @@ class ServerLine:
             try:
                 stream = await self._join(Way.BACK)
                 await _until_started(stream)
-            except (OSError, EOFError, PartyError):
+            except (OSError, EOFError, UserError, asyncio.TimeoutError):
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._tunnel.take_later(stream)

@@ -26,6 +26,7 @@ CHUNK_BYTES = 1 << 20  # SPU cuts messages into chunks of this size
 _MAX_REQUEST_BYTES = CHUNK_BYTES + _MAX_KEY_BYTES + 64
 _VARINT, _BYTES = 0, 2  # wire types
 _MAX_NUMBER = 1 << 64
+_NUMBER = re.compile(rb"[0-9]{1,20}")
 
 Field = int | memoryview
 
@@ -102,8 +103,9 @@ class FrameChecker:
             {1: _VARINT, 2: _BYTES, 3: _BYTES, 4: _VARINT, 5: _BYTES},
         )
         if bytes(_bytes(push, 2)).startswith(b"ACK\x01"):
-            number = int(bytes(_bytes(push, 3)))
-            _, length = self._unread.pop(number, (b"", 0))
+            number = bytes(_bytes(push, 3))
+            _require(_NUMBER.fullmatch(number) is not None, "that is no receipt")
+            _, length = self._unread.pop(int(number), (b"", 0))
             self._unread_bytes -= length
 
     def check_answer(self, body: bytes | memoryview, meta_bytes: int) -> None:
@@ -112,7 +114,9 @@ class FrameChecker:
         _require(len(view) - meta_bytes <= _MAX_ANSWER_BYTES, "with too many bytes")
         meta = _fields(view[:meta_bytes], {2: _BYTES, 3: _VARINT, 4: _VARINT})
         _require(meta.get(3, 0) == 0, "compressed")
-        _fields(_bytes(meta, 2), {1: _VARINT, 2: _BYTES})
+        call = _fields(_bytes(meta, 2), {1: _VARINT, 2: _BYTES})
+        if call.get(1, 0) != 0 and len(view) == meta_bytes:
+            return  # the call failed, as when the peer's SPU is ending
         status = _fields(view[meta_bytes:], {1: _BYTES})
         _fields(_bytes(status, 1), {1: _VARINT, 2: _BYTES})
 
@@ -165,6 +169,7 @@ def _varint(view: memoryview, place: int) -> tuple[int, int]:
         place, shift = place + 1, shift + 7
         if byte < 0x80:
             _require(value < _MAX_NUMBER, "with a number that is too big")
+            _require(byte != 0 or shift == 7, "with a number that begins with zeros")
             return value, place
 
 

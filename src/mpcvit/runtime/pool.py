@@ -9,18 +9,18 @@ import contextlib
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from mpcvit.errors import UserError
 from mpcvit.profile import Profile
 from mpcvit.runtime.events import Journal
 from mpcvit.runtime.processes import PartyProcess, wait_until_ready
 from mpcvit.runtime.roles import Role
 
 _LOOK_EVERY_S = 1.0  # whether a waiting party is still alive
+_FIRST_BACKOFF_S = 1.0
 _MAX_BACKOFF_S = 30.0
 
 
@@ -29,15 +29,13 @@ class StandbyParty:
 
     def __init__(self, own: Mapping[str, Any], profile: Profile) -> None:
         self.journal = Journal()
-        self._stack = ExitStack()
-        name = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-"))
-        self.folder = Path(name)
-        self.process = self._stack.enter_context(PartyProcess(Role.MODEL_OWNER, own, self.folder))
-        try:
+        with ExitStack() as stack:
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-"))
+            self.folder = Path(name)
+            party = PartyProcess(Role.MODEL_OWNER, own, self.folder)
+            self.process = stack.enter_context(party)
             wait_until_ready(self.process, profile, self.journal)
-        except BaseException:
-            self.close()
-            raise
+            self._stack = stack.pop_all()
 
     @property
     def is_alive(self) -> bool:
@@ -78,7 +76,7 @@ class Pool:
 
     async def open(self) -> None:
         """Start a party in every place, and return when the first one is ready."""
-        first = await self._in_thread(self._start)  # a model that cannot be loaded ends `serve`
+        first = await self._start_party()  # a model that cannot be loaded ends `serve`
         self._places = [
             asyncio.ensure_future(self._keep_place(first if index == 0 else None))
             for index in range(self.size)
@@ -88,7 +86,8 @@ class Pool:
         for place in self._places:
             place.cancel()
         await asyncio.gather(*self._places, return_exceptions=True)
-        self._threads.shutdown()
+        # a party that is just starting is closed before this returns
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
     def enter(self) -> Waiter:
         """Join the end of the queue."""
@@ -106,7 +105,9 @@ class Pool:
         with contextlib.suppress(ValueError):
             self._queue.remove(waiter)
         if waiter.party.done() and not waiter.party.cancelled():
-            self._served[waiter.party.result()].set()
+            served = self._served.get(waiter.party.result())
+            if served is not None:
+                served.set()
         waiter.party.cancel()
 
     async def watch(self, work: Callable[[], None]) -> None:
@@ -114,21 +115,30 @@ class Pool:
         await self._in_thread(work)
 
     async def _keep_place(self, first: StandbyParty | None) -> None:
-        backoff_s = 1.0
+        backoff_s = _FIRST_BACKOFF_S
         while True:
             try:
-                party = first or await self._in_thread(self._start)
-            except UserError as error:
+                party = first or await self._start_party()
+            except Exception as error:  # whatever it is, the place must not be lost
                 self._note(f"the model's party did not start, next try in {backoff_s:g} s: {error}")
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(_MAX_BACKOFF_S, 2 * backoff_s)
                 continue
-            first, backoff_s = None, 1.0
+            first, backoff_s = None, _FIRST_BACKOFF_S
             try:
                 await self._serve_one(party)
             finally:
                 # killing a process takes no time, so that a cancelled place ends at once
                 party.close()
+
+    async def _start_party(self) -> StandbyParty:
+        """Start a party; one that is ready only after this was cancelled is closed."""
+        starting = self._threads.submit(self._start)
+        try:
+            return await asyncio.wrap_future(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_close_unless_failed)
+            raise
 
     async def _serve_one(self, party: StandbyParty) -> None:
         """Wait for a client, and then until it is served."""
@@ -153,3 +163,8 @@ class Pool:
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _close_unless_failed(starting: "Future[StandbyParty]") -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()

@@ -34,6 +34,7 @@ _ALLOW = (
     "INSERT INTO clients (fingerprint, name) VALUES (?, ?) "
     "ON CONFLICT (fingerprint) DO UPDATE SET name = excluded.name"
 )
+_REPLACE = "DELETE FROM clients WHERE name = ? AND fingerprint <> ?"
 _REVOKE = "DELETE FROM clients WHERE name = ?"
 _ALLOWED = "SELECT fingerprint, name FROM clients"
 _KEEP_DAYS = 32
@@ -42,6 +43,8 @@ _KEEP_DAYS = 32
 class _Connection(Protocol):
     def run(self, statement: str, values: Sequence[Any] = ()) -> tuple[list[Any], int]: ...
 
+    def close(self) -> None: ...
+
 
 class State:
     """Counts images by client and day, and holds the allowed clients of a database."""
@@ -49,8 +52,15 @@ class State:
     def __init__(self, connection: _Connection, *, is_shared: bool) -> None:
         self._connection = connection
         self.is_shared = is_shared  # then the allowed clients are in it too
-        for statement in _TABLES:
-            connection.run(statement)
+        try:
+            for statement in _TABLES:
+                connection.run(statement)
+        except UserError:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        self._connection.close()
 
     def reserve(self, client: str, images: int, most: int, day: str | None = None) -> int | None:
         """Take images from a client's budget of a day; return how many are used then, or None."""
@@ -73,8 +83,9 @@ class State:
         self._connection.run(_FORGET_USAGE, (_day(time.time() - _KEEP_DAYS * 86_400),))
 
     def allow(self, name: str, fingerprint: str) -> None:
-        self._connection.run(_REVOKE, (name,))
+        """Put a client on the list, in place of any earlier certificate of the same name."""
         self._connection.run(_ALLOW, (fingerprint, name))
+        self._connection.run(_REPLACE, (name, fingerprint))
 
     def revoke(self, name: str) -> None:
         _, count = self._connection.run(_REVOKE, (name,))
@@ -128,6 +139,9 @@ class _Sqlite:
         except sqlite3.Error as error:
             raise UserError(f"the state file {self._path} cannot be used: {error}") from error
 
+    def close(self) -> None:
+        self._connection.close()
+
 
 class _PostgreSql:
     """One connection, made anew when the database has closed it."""
@@ -135,11 +149,19 @@ class _PostgreSql:
     def __init__(self, address: str) -> None:
         try:
             import psycopg
+            from psycopg.conninfo import conninfo_to_dict
         except ImportError as error:
             raise UserError(
                 "a PostgreSQL state needs psycopg: pip install 'mpcvit[postgresql]'"
             ) from error
         self._error: type[Exception] = psycopg.Error
+        # two servers that start at the same moment both make the tables
+        self._collision: type[Exception] = psycopg.errors.UniqueViolation
+        if not _is_plain(address, conninfo_to_dict, psycopg.Error):
+            raise UserError(
+                "the address of the state database cannot be read; write "
+                "postgresql://USER@HOST/NAME, and special characters as %40"
+            )
         self._connect: Callable[[], Any] = lambda: psycopg.connect(
             address, autocommit=True, connect_timeout=10
         )
@@ -156,10 +178,27 @@ class _PostgreSql:
                     cursor = self._connection.execute(text, values)
                     return cursor.fetchall() if cursor.description else [], cursor.rowcount
                 except self._error as error:
-                    if is_last or (self._connection is not None and not self._connection.closed):
-                        # the address may hold a password, so it is not repeated here
+                    is_closed = self._connection is None or self._connection.closed
+                    if is_last or not (is_closed or isinstance(error, self._collision)):
                         reason = str(error).strip().splitlines()
                         raise UserError(
                             f"the state database cannot be used: {reason[0] if reason else error}"
                         ) from None
             raise AssertionError("the second attempt returns or raises")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+
+
+def _is_plain(address: str, parse: Callable[[str], dict[str, Any]], error: type[Exception]) -> bool:
+    """Whether an address is read as it was meant, so that no message repeats its password.
+
+    A password with an @ or a slash would be taken for the host or the database.
+    """
+    try:
+        parts = parse(address)
+    except error:
+        return False
+    return not any("@" in str(parts.get(name, "")) for name in ("host", "port", "dbname"))

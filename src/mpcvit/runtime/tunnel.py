@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 
+from mpcvit.errors import UserError
 from mpcvit.hosts.door import STREAM_BYTES, Stream
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.frames import HEAD, FrameChecker, split_head
@@ -54,7 +55,7 @@ class Tunnel:
         """Carry a connection that the peer's SPU dialled, until it ends."""
         try:
             near = await self._dial_local()
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             far.abort()
             return
         await self._splice(
@@ -79,11 +80,8 @@ class Tunnel:
         near = Stream(reader=reader, writer=writer)
         try:
             far = await self._reach()
-        except (OSError, EOFError, PartyError):
+        except (OSError, EOFError, UserError, asyncio.TimeoutError, asyncio.CancelledError):
             near.abort()  # SPU dials again for a while
-            return
-        except asyncio.CancelledError:
-            near.abort()
             return
         await self._splice(
             far,

@@ -1,0 +1,445 @@
+"""The door: strangers cannot jam it, and allowed clients come in meanwhile."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from mpcvit.errors import UserError
+from mpcvit.hosts.allowed import read_allowed
+from mpcvit.hosts.credentials import Credentials
+from mpcvit.hosts.door import Door, DoorLimits
+
+SOON_S = 2.0  # within which an allowed client must be in
+HELLO, WELCOME = b"hello", b"in"
+NONSENSE = b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n"
+
+
+async def read_hello(reader):
+    if (first := await reader.readexactly(len(HELLO))) != HELLO:
+        raise UserError("received no hello")
+    return first
+
+
+async def greet(guest):
+    """Let a guest stay until it hangs up."""
+    guest.writer.write(WELCOME)
+    with contextlib.suppress(OSError):
+        await guest.reader.read()
+
+
+def door_of(listener, folder, note, limits, **changes):
+    credentials = Credentials(folder=folder)
+    context, allowed = credentials.listening_context(), read_allowed(credentials.allowed)
+    return Door(
+        listener,
+        **{
+            "context": lambda: context,
+            "admit": lambda peer: "" if peer.fingerprint in allowed else "not on the list",
+            "read_first": read_hello,
+            "note": note,
+            "limits": limits,
+            **changes,
+        },
+    )
+
+
+class Entrance:
+    """Runs a door in a thread of its own."""
+
+    def __init__(self, certs, limits=None, receive=greet, **changes):
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port = self.listener.getsockname()[1]
+        self.notes, self.complaints = [], []
+        self.door = door_of(
+            self.listener,
+            certs / "server",
+            changes.pop("note", lambda address, reason: self.notes.append(reason)),
+            limits or DoorLimits(),
+            **changes,
+        )
+        self._receive, self._stop = receive, threading.Event()
+        self._thread = threading.Thread(target=asyncio.run, args=(self._run(),))
+
+    async def _run(self):
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, found: self.complaints.append(found))
+        running = asyncio.ensure_future(self.door.run(self._receive))
+        while not self._stop.is_set():
+            assert not running.done()
+            await asyncio.sleep(0.02)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert len(asyncio.all_tasks()) == 1
+        await asyncio.sleep(0.05)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind, *_):
+        self._stop.set()
+        self._thread.join(timeout=10)
+        assert not self._thread.is_alive()
+        self.listener.close()
+        if kind is None:
+            assert not self.complaints
+            assert not self.door._strangers
+            assert not self.door._guests
+
+    def wait_for(self, condition, within_s=5.0):
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, (self.door.counts, self.notes)
+            time.sleep(0.01)
+
+
+def stranger(port, content=b"", host="127.0.0.1"):
+    """Open a connection from an address of this machine, and say something."""
+    line = socket.create_connection(("127.0.0.1", port), timeout=5, source_address=(host, 0))
+    line.sendall(content)
+    return line
+
+
+def come_in(port, folder, first=HELLO, trusted=None):
+    """Connect once; return the line of a client that is in."""
+    context = Credentials(folder=folder).dialling_context()
+    if trusted:
+        context.load_verify_locations(trusted)
+    plain = socket.create_connection(("127.0.0.1", port), timeout=SOON_S)
+    try:
+        line = context.wrap_socket(plain, server_hostname="localhost")
+    except BaseException:
+        plain.close()
+        raise
+    try:
+        line.sendall(first)
+        if line.recv(len(WELCOME)) != WELCOME:
+            raise ConnectionError("was sent away")
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+def come_in_soon(port, folder):
+    """Connect, and again when the line breaks, as clients do; return how long it took."""
+    started = time.monotonic()
+    while True:
+        try:
+            come_in(port, folder).close()
+            break
+        except OSError:
+            assert time.monotonic() - started < SOON_S
+            time.sleep(0.05)
+    assert time.monotonic() - started < SOON_S
+
+
+def is_open(line):
+    """Return whether the other end has not hung up yet."""
+    line.setblocking(False)
+    try:
+        return line.recv(1) != b""
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return True
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def closing(lines):
+    try:
+        yield lines
+    finally:
+        for line in lines:
+            line.close()
+
+
+def test_an_allowed_client_comes_in_and_its_place_is_free_afterwards(certs):
+    with Entrance(certs) as entrance:
+        for _ in range(3):
+            with come_in(entrance.port, certs / "client"):
+                assert sum(entrance.door._guests.values()) == 1
+            entrance.wait_for(lambda: not entrance.door._guests)
+        assert not entrance.notes
+        assert entrance.door.counts.accepted == 3
+
+
+def test_a_client_comes_in_past_idle_connections(certs):
+    with (
+        Entrance(certs) as entrance,
+        closing([stranger(entrance.port) for _ in range(200)]) as idle,
+    ):
+        come_in_soon(entrance.port, certs / "client")
+        assert len(entrance.door._strangers) <= DoorLimits().strangers_per_address
+        assert entrance.door.counts.evicted >= 200 - DoorLimits().strangers_per_address
+        entrance.wait_for(lambda: sum(map(is_open, idle)) <= DoorLimits().strangers_per_address)
+
+
+def test_a_client_comes_in_while_others_say_nonsense(certs):
+    done = threading.Event()
+
+    def shout(port):
+        for _ in range(1000):
+            with contextlib.suppress(OSError):
+                stranger(port, NONSENSE).close()
+        done.set()
+
+    with Entrance(certs) as entrance:
+        thread = threading.Thread(target=shout, args=(entrance.port,))
+        thread.start()
+        visits = 0
+        while not done.is_set():
+            come_in_soon(entrance.port, certs / "client")
+            visits += 1
+        thread.join()
+        assert visits >= 2
+        entrance.wait_for(lambda: not entrance.door._strangers)
+        assert entrance.door.counts.accepted >= 1000
+
+
+def hello_of_tls():
+    """Return the first bytes of a genuine handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    shaking = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        shaking.do_handshake()
+    return outgoing.read()
+
+
+def test_a_client_comes_in_past_handshakes_that_are_fed_in_drops(certs):
+    content, stop = hello_of_tls(), threading.Event()
+
+    def drip(lines):
+        for place in range(len(content)):
+            for line in lines:
+                with contextlib.suppress(OSError):
+                    line.send(content[place : place + 1])
+            if stop.wait(0.01):
+                return
+
+    limits = DoorLimits(arrival_s=0.8)
+    with Entrance(certs, limits) as entrance, closing([]) as lines:
+        lines += [stranger(entrance.port, host=f"127.0.0.{2 + n % 20}") for n in range(100)]
+        thread = threading.Thread(target=drip, args=(lines,))
+        thread.start()
+        come_in_soon(entrance.port, certs / "client")
+        # a byte now and then prolongs nothing
+        entrance.wait_for(lambda: not entrance.door._strangers)
+        stop.set()
+        thread.join()
+        assert "said nothing usable within 0.8 s" in entrance.notes
+
+
+def test_a_client_is_not_pushed_out_by_those_who_come_after_it(certs):
+    """Others fill the waiting room again and again while the client's handshake is slow."""
+    limits = DoorLimits(strangers=8, strangers_per_address=4)
+    with Entrance(certs, limits) as entrance:
+        slow = stranger(entrance.port, host="127.0.0.9")
+        with closing([stranger(entrance.port, host=f"127.0.0.{2 + n % 3}") for n in range(60)]):
+            entrance.wait_for(lambda: entrance.door.counts.accepted == 61)
+            assert is_open(slow)
+            slow.setblocking(True)
+            context = Credentials(folder=certs / "client").dialling_context()
+            with context.wrap_socket(slow, server_hostname="localhost") as line:
+                line.sendall(HELLO)
+                assert line.recv(2) == WELCOME
+
+
+def test_the_oldest_stranger_makes_room(certs):
+    limits = DoorLimits(strangers=3, strangers_per_address=3)
+    with Entrance(certs, limits) as entrance, closing([]) as lines:
+        for host in range(2, 7):
+            lines.append(stranger(entrance.port, host=f"127.0.0.{host}"))
+            entrance.wait_for(lambda: entrance.door.counts.accepted == len(lines))
+        entrance.wait_for(lambda: [is_open(line) for line in lines] == [False] * 2 + [True] * 3)
+        assert entrance.door.counts.evicted == 2
+
+
+def test_one_address_has_its_share_alone(certs):
+    limits = DoorLimits(strangers=10, strangers_per_address=2)
+    hosts = ["127.0.0.2", "127.0.0.3", "127.0.0.3", "127.0.0.3", "127.0.0.3"]
+    with Entrance(certs, limits) as entrance, closing([]) as lines:
+        for host in hosts:
+            lines.append(stranger(entrance.port, host=host))
+            entrance.wait_for(lambda: entrance.door.counts.accepted == len(lines))
+        expected = [True, False, False, True, True]
+        entrance.wait_for(lambda: [is_open(line) for line in lines] == expected)
+
+
+def test_a_burst_of_more_than_fits_closes_all_that_it_sends_away(certs):
+    """Some are sent away before their turn has come even once."""
+    limits = DoorLimits(strangers=2, strangers_per_address=2)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+    lines = [stranger(listener.getsockname()[1]) for _ in range(50)]
+
+    async def burst():
+        door = door_of(listener, certs / "server", lambda *_: None, limits)
+        for _ in lines:
+            connection, (host, port) = listener.accept()
+            door._enter(connection, f"{host}:{port}", greet)
+        await asyncio.sleep(0.2)
+        assert [is_open(line) for line in lines] == [False] * 48 + [True] * 2
+        for task in list(door._tasks):
+            task.cancel()
+        await asyncio.sleep(0.05)
+        assert not door._tasks
+
+    with listener, closing(lines):
+        asyncio.run(burst())
+
+
+def test_one_client_has_so_many_places_and_no_more(certs):
+    limits = DoorLimits(connections_per_peer=2)
+    with Entrance(certs, limits) as entrance, closing([]) as lines:
+        lines += [come_in(entrance.port, certs / "client") for _ in range(2)]
+        with pytest.raises(OSError, match="sent away"):
+            come_in(entrance.port, certs / "client")
+        assert entrance.notes == ["'client' has too many connections"]
+        lines.append(come_in(entrance.port, certs / "second"))
+        lines.pop(0).close()
+        come_in_soon(entrance.port, certs / "client")
+
+
+def test_places_of_clients_are_apart_from_those_of_strangers(certs):
+    limits = DoorLimits(strangers=2, strangers_per_address=2)
+    with Entrance(certs, limits) as entrance, closing([]) as lines:
+        lines += [come_in(entrance.port, certs / "client") for _ in range(5)]
+        lines += [stranger(entrance.port) for _ in range(5)]
+        entrance.wait_for(lambda: entrance.door.counts.accepted == 10)
+        assert all(map(is_open, lines[:5]))
+        assert sum(entrance.door._guests.values()) == 5
+
+
+@pytest.mark.parametrize("name", ["server", "dealer", "foreign", "revoked"])
+def test_a_certificate_that_is_not_allowed_is_sent_away(certs, foreign, name):
+    folder = foreign / "client" if name == "foreign" else certs / name
+    changes = {}
+    if name == "revoked":
+        folder, changes = certs / "client", {"admit": lambda peer: "not on the list"}
+    with Entrance(certs, **changes) as entrance:
+        with pytest.raises(OSError, match=r"sent away|alert|reset"):
+            come_in(entrance.port, folder, trusted=certs / "client" / "ca.pem")
+        entrance.wait_for(lambda: entrance.notes)
+        assert "certificate" in entrance.notes[0] or "not on the list" in entrance.notes[0]
+
+
+def test_the_first_message_has_the_rest_of_the_time(certs):
+    with Entrance(certs, DoorLimits(arrival_s=0.4)) as entrance:
+        with pytest.raises(OSError, match="sent away"):
+            come_in(entrance.port, certs / "client", first=HELLO[:2])
+        assert entrance.notes == ["said nothing usable within 0.4 s"]
+        with pytest.raises(OSError, match="sent away"):
+            come_in(entrance.port, certs / "client", first=b"olleh")
+        assert entrance.notes[1:] == ["received no hello"]
+
+
+def test_a_guest_may_stay_longer_than_an_arrival(certs):
+    with (
+        Entrance(certs, DoorLimits(arrival_s=0.3)) as entrance,
+        come_in(entrance.port, certs / "client") as line,
+    ):
+        time.sleep(0.5)
+        assert is_open(line)
+
+
+def fail(*_):
+    raise OSError("the disk is full")
+
+
+@pytest.mark.parametrize("part", ["note", "admit", "context"])
+def test_a_part_that_fails_does_not_stop_the_door(certs, part):
+    with Entrance(certs) as entrance:
+        working = getattr(entrance.door, f"_{part}")
+        setattr(entrance.door, f"_{part}", fail)
+        for _ in range(3):
+            stranger(entrance.port, NONSENSE).close()
+        with contextlib.suppress(OSError):
+            come_in(entrance.port, certs / "client").close()
+        entrance.wait_for(lambda: entrance.door.counts.refused >= 3)
+        setattr(entrance.door, f"_{part}", working)
+        come_in_soon(entrance.port, certs / "client")
+
+
+def test_a_guest_whose_service_fails_is_closed_and_the_next_one_comes_in(certs):
+    failures = iter([ValueError("a bug"), OSError("the line broke")])
+
+    async def receive(guest):
+        if error := next(failures, None):
+            raise error
+        await greet(guest)
+
+    with Entrance(certs, receive=receive) as entrance:
+        for _ in range(2):
+            with pytest.raises(OSError, match="sent away"):
+                come_in(entrance.port, certs / "client")
+        come_in_soon(entrance.port, certs / "client")
+        assert entrance.notes[0] == "ended by an unexpected ValueError"
+
+
+def test_lines_about_strangers_are_limited_and_the_others_counted(certs):
+    with Entrance(certs, DoorLimits(log_lines_per_minute=3)) as entrance:
+        for _ in range(50):
+            stranger(entrance.port, NONSENSE).close()
+        entrance.wait_for(lambda: entrance.door.counts.refused + entrance.door.counts.evicted == 50)
+        assert len(entrance.notes) == 3
+        left_out = entrance.door.counts.refused - 3
+        entrance.door._lines._at -= 60  # a minute later
+        stranger(entrance.port, NONSENSE).close()
+        entrance.wait_for(lambda: len(entrance.notes) == 4)
+        assert entrance.notes[3].endswith(f"({left_out} more were not logged)")
+
+
+CHILD = """
+import asyncio, resource, socket, sys
+from pathlib import Path
+from mpcvit.hosts.door import DoorLimits
+sys.path.insert(0, sys.argv[3])
+from tests.unit.hosts.test_door import door_of, greet
+
+async def main():
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    limits = DoorLimits(strangers=1000, strangers_per_address=1000)
+    door = door_of(listener, Path(sys.argv[2]) / "server", lambda *_: None, limits)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+    running = asyncio.ensure_future(door.run(greet))
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    assert not running.done()
+    print(door.counts.out_of_resources, flush=True)
+    running.cancel()
+
+asyncio.run(main())
+"""
+
+
+def test_a_lack_of_descriptors_is_waited_out(certs, request):
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    arguments = [str(listener.fileno()), str(certs), str(request.config.rootpath)]
+    port = listener.getsockname()[1]
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, *arguments],
+        pass_fds=[listener.fileno()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    listener.close()
+    with child:
+        try:
+            assert child.stdout.readline() == "ready\n"
+            come_in(port, certs / "client").close()
+            with closing([stranger(port) for _ in range(100)]):
+                come_in_soon(port, certs / "client")
+                output, _ = child.communicate("end\n", timeout=10)
+            assert int(output) > 0
+            assert child.returncode == 0
+        finally:
+            child.kill()
