@@ -20,7 +20,7 @@ from typing import Any
 from mpcvit.errors import UserError
 from mpcvit.hosts.allowed import read_allowed
 from mpcvit.hosts.credentials import Credentials, ListeningContext, load_credentials
-from mpcvit.hosts.door import Door, DoorLimits, Guest
+from mpcvit.hosts.door import Door, DoorLimits, Guest, RefusedError
 from mpcvit.hosts.peer import CLIENT, SERVER, Peer
 from mpcvit.lowering.engine import EngineChoice, with_engine
 from mpcvit.profile import Profile, load_profile
@@ -248,8 +248,7 @@ class _Server:
         # the name alone is not enough: another client may have learnt it
         if session is None or session.fingerprint != guest.peer.fingerprint:
             self._metrics.refused.labels("no such session").inc()
-            self._note_stranger(guest.address, f"'{guest.peer.name}' has no such session")
-            return
+            raise RefusedError(f"'{guest.peer.name}' has no such session")
         await session.join(guest, first.way)
 
     async def _control(self, guest: "Guest[Hello | Join]", hello: Hello) -> None:
