@@ -53,7 +53,7 @@ class Site:
         return self.folder / "photo.png"
 
 
-def make_site(folder, *, names=("server", "client", "other", "third", "dealer"), **hosts):
+def make_site(folder, *, names=("server", "client", "other", "third", "fourth", "dealer"), **hosts):
     checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
     checkpoint.save(folder / "model.safetensors")
     pixels = random_pixels(CONFIG, 4)
@@ -240,7 +240,8 @@ class _Client:
 
         with self._changed:
             self._changed.wait_for(over, timeout_s)
-        assert (step := found()) is not None, (what, self.steps)
+        step = found()
+        assert step is not None, (what, self.steps[-3:])
         return step
 
     def wait_until_running(self):
