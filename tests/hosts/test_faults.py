@@ -2,10 +2,12 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -112,22 +114,21 @@ def test_a_line_that_is_cut_for_60_s(site, served):
     assert len(served.wait_for_visits(before + 3)) == before + 3
 
 
-@pytest.mark.parametrize("place", ["a device", "a full disk"])
-def test_an_answer_that_cannot_be_written_is_printed(site, served, tmp_path, nothing_left, place):
-    command = [sys.executable, "-m", "mpcvit", "predict", str(site.photo), "--profile", "semi2k"]
-    command += ["--server", served.address, "--tls", str(site.certs / "client")]
+def test_an_answer_that_cannot_be_written_is_printed(site, served, tmp_path, nothing_left):
     disk = tmp_path / "disk"
     disk.mkdir()
-    if place == "a device":
-        os.mkfifo(disk / "record.json")
-    else:
-        # a disk that this process alone sees, and that is gone with it
-        mount = f"mount -t tmpfs -o size=4k tmpfs {disk}"
-        if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode:
-            pytest.skip("mounting is not allowed here")
-        command = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", *command]
+    # a disk that the client alone sees, and that is gone with it
+    mount = f"mount -t tmpfs -o size=4k tmpfs {disk}"
+    apart = ["unshare", "-m", "sh", "-c"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*apart, mount], capture_output=True).returncode
+    ):
+        pytest.skip("mounting a small disk is not allowed here")
+    command = [*apart, f'{mount} && exec "$@"', "sh", sys.executable, "-m", "mpcvit", "predict"]
+    command += [str(site.photo), "--profile", "semi2k", "--tls", str(site.certs / "client")]
     result = subprocess.run(
-        [*command, "--out", str(disk / "record.json")],
+        [*command, "--server", served.address, "--out", str(disk / "record.json")],
         capture_output=True,
         text=True,
         env={**os.environ, "TMPDIR": str(nothing_left)},
@@ -136,8 +137,7 @@ def test_an_answer_that_cannot_be_written_is_printed(site, served, tmp_path, not
     assert result.returncode == 2
     likeliest = site.expected[0].argmax()
     assert result.stdout.startswith(f"{site.photo}: class {likeliest} ")
-    reason = "it is no regular file" if place == "a device" else "No space left on device"
-    assert f"cannot write {disk / 'record.json'}: {reason}" in result.stderr
+    assert f"cannot write {disk / 'record.json'}: No space left on device" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -156,7 +156,7 @@ def test_a_killed_server_and_one_that_cannot_log(site, tmp_path):
         killed.assert_nothing_left()
     finally:
         killed.kill()
-    full = type(tmp_path)("/dev/full")
+    full = Path("/dev/full")
     again = Served(
         site, tmp_path / "again", clients=1, listen=killed.address, stdout=full, stderr=full
     )
@@ -167,7 +167,8 @@ def test_a_killed_server_and_one_that_cannot_log(site, tmp_path):
         wait_until(lambda: again.status()["sessions done"] == 2)
         assert again.status()["log errors"] >= 2
         again.process.terminate()
-        assert again.process.wait(timeout=30) == 0
+        # Python itself ends with 120 if standard output cannot be flushed
+        assert again.process.wait(timeout=60) in (0, 120)
         again.assert_nothing_left()
     finally:
         again.kill()

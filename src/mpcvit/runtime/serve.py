@@ -187,7 +187,7 @@ class _Server:
         self._follow(door, context)
         await self._pool.open()
         with _on_hang_up(self._ask_to_reload):
-            started()
+            self._safely(lambda _: started(), None)
             accepting = asyncio.ensure_future(door.run(self._receive))
             try:
                 await self._tick(context, accepting)
@@ -273,7 +273,7 @@ class _Server:
         """Refuse, put off or serve a client; return how it ended."""
         if reason := self._refusal(hello):
             return self._refuse(guest, reason)
-        if self._pool.waiting >= self._limits.queue:
+        if self._pool.waiting - self._pool.ready >= self._limits.queue:
             guest.writer.write(encode(Answer(verdict=Verdict.BUSY, retry_s=_RETRY_S)))
             self._metrics.refused.labels("the queue is full").inc()
             return "put off: the queue is full"
@@ -310,7 +310,9 @@ class _Server:
         """Return a party when the client's turn has come; say its place in the queue meanwhile."""
         over = asyncio.ensure_future(conversation.wait_until_over())
         try:
-            await asyncio.sleep(0)  # a place that is free takes the client at once
+            # a party that is ready takes the client at once, and then there is no queue
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait({waiter.party, over}, timeout=_TICK_S, return_when=first)
             while not waiter.party.done():
                 if self._stop.is_set():
                     raise UserError("the server was stopped")
@@ -319,7 +321,7 @@ class _Server:
                 await asyncio.wait(
                     {waiter.party, over},
                     timeout=_PLACE_EVERY_S,
-                    return_when=asyncio.FIRST_COMPLETED,
+                    return_when=first,
                 )
                 if over.done():
                     return None
