@@ -165,7 +165,7 @@ def test_a_killed_server_and_one_that_cannot_log(site, tmp_path):
         for name in ("client", "other"):
             Client(site, again.address, name).assert_right(site)
         wait_until(lambda: again.status()["sessions done"] == 2)
-        assert again.status()["log errors"] >= 2
+        assert again.status()["log_errors"] >= 2
         again.process.terminate()
         # Python itself ends with 120 if standard output cannot be flushed
         assert again.process.wait(timeout=60) in (0, 120)

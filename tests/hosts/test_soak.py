@@ -62,7 +62,9 @@ def predict_often(site, served, predictions):
             except AssertionError as error:
                 wrong.append(error)
 
-    threads = [threading.Thread(target=keep_predicting, args=(name,)) for name in CLIENTS]
+    threads = [
+        threading.Thread(target=keep_predicting, args=(name,), daemon=True) for name in CLIENTS
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -185,12 +185,20 @@ class ServerLine:
         while True:
             try:
                 stream = await self._join(Way.BACK)
-                if await stream.reader.readexactly(1) != START:
-                    raise PartyError("the server began a connection in an unknown way")
-            except (OSError, EOFError, PartyError):
+            except (OSError, asyncio.TimeoutError, PartyError):
                 await asyncio.sleep(_RETRY_S)
                 continue
-            self._tunnel.take_later(stream)
+            is_used = False
+            try:
+                with contextlib.suppress(OSError, EOFError):
+                    is_used = await stream.reader.readexactly(1) == START
+            finally:
+                if not is_used:
+                    stream.abort()
+            if is_used:
+                self._tunnel.take_later(stream)
+            else:
+                await asyncio.sleep(_RETRY_S)
 
     async def _join(self, way: Way) -> Stream:
         stream, fingerprint = await self._dial(self._answer.address or self._server)
