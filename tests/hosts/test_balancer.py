@@ -5,6 +5,7 @@ import glob
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -67,7 +68,7 @@ def database():
             wait_until(lambda: is_listening(address), 30)
             yield f"postgresql://postgres@{address}/postgres"
         finally:
-            process.terminate()
+            process.send_signal(signal.SIGINT)  # SIGTERM would wait until all have hung up
             process.wait(timeout=30)
 
 
@@ -121,10 +122,15 @@ def certificates_of_two_servers(site):
     return first, second
 
 
-def test_a_budget_holds_across_servers(tmp_path, database):
+@pytest.fixture
+def state(database):
+    with contextlib.closing(open_state(database)) as state:
+        yield state
+
+
+def test_a_budget_holds_across_servers(tmp_path, database, state):
     site = make_site(tmp_path)
     folders = certificates_of_two_servers(site)
-    state = open_state(database)
     (fingerprint,) = (
         key
         for key, name in read_allowed(site.certs / "server" / "allowed.txt").items()

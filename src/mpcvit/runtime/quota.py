@@ -42,6 +42,8 @@ _KEEP_DAYS = 32
 class _Connection(Protocol):
     def run(self, statement: str, values: Sequence[Any] = ()) -> tuple[list[Any], int]: ...
 
+    def close(self) -> None: ...
+
 
 class State:
     """Counts images by client and day, and holds the allowed clients of a database."""
@@ -51,6 +53,9 @@ class State:
         self.is_shared = is_shared  # then the allowed clients are in it too
         for statement in _TABLES:
             connection.run(statement)
+
+    def close(self) -> None:
+        self._connection.close()
 
     def reserve(self, client: str, images: int, most: int, day: str | None = None) -> int | None:
         """Take images from a client's budget of a day; return how many are used then, or None."""
@@ -128,6 +133,10 @@ class _Sqlite:
         except sqlite3.Error as error:
             raise UserError(f"the state file {self._path} cannot be used: {error}") from error
 
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
 
 class _PostgreSql:
     """One connection, made anew when the database has closed it."""
@@ -163,3 +172,8 @@ class _PostgreSql:
                             f"the state database cannot be used: {reason[0] if reason else error}"
                         ) from None
             raise AssertionError("the second attempt returns or raises")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()

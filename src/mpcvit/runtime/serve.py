@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -126,9 +126,7 @@ def serve(
             engine=engine,
             credentials=credentials,
             limits=limits,
-            state=open_state(
-                state or (default_state() if limits.max_images_per_day else ":memory:")
-            ),
+            state=stack.enter_context(closing(open_state(state or _state_for(limits)))),
             advertise=advertise or "",
             metrics=numbers,
             max_sessions=max_sessions,
