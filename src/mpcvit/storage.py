@@ -18,6 +18,9 @@ def replacing(path: Path) -> Iterator[Path]:
     path = Path(path)
     temporary: Path | None = None
     try:
+        if path.exists() and not path.is_file():
+            # the rename would put a file in the place of a device, such as /dev/null
+            raise UserError(f"cannot write {path}: it is no regular file")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         os.close(handle)

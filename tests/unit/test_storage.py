@@ -1,5 +1,7 @@
 """Files are whole or absent."""
 
+import os
+
 import pytest
 
 from mpcvit.errors import UserError
@@ -63,3 +65,12 @@ def test_too_little_room(tmp_path):
     require_room(tmp_path, 1)
     with pytest.raises(UserError, match="MB are needed"):
         require_room(tmp_path, 10**18)
+
+
+def test_a_device_is_not_replaced(tmp_path):
+    """Root may rename a file over /dev/null, and would."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe: it is no regular file"):
+        write_text(tmp_path / "pipe", "text")
+    assert (tmp_path / "pipe").is_fifo()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["pipe"]

@@ -115,8 +115,9 @@ class FrameChecker:
         meta = _fields(view[:meta_bytes], {2: _BYTES, 3: _VARINT, 4: _VARINT})
         _require(meta.get(3, 0) == 0, "compressed")
         call = _fields(_bytes(meta, 2), {1: _VARINT, 2: _BYTES})
-        if call.get(1, 0) != 0 and len(view) == meta_bytes:
-            return  # the call failed, as when the peer's SPU is ending
+        if call.get(1, 0) != 0:  # the call failed, as it does where a peer is about to end
+            _require(len(view) == meta_bytes, "with more than an error")
+            return
         status = _fields(view[meta_bytes:], {1: _BYTES})
         _fields(_bytes(status, 1), {1: _VARINT, 2: _BYTES})
 

@@ -33,7 +33,7 @@ from mpcvit.run_record import Reveal
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.dealer_place import DealerPlace
 from mpcvit.runtime.events import Event
-from mpcvit.runtime.link import connect
+from mpcvit.runtime.link import Channel, connect
 from mpcvit.runtime.probe import measure_component
 from mpcvit.runtime.roles import Role
 from mpcvit.runtime.session import Report, Request, classify, help_others, offer_model
@@ -59,9 +59,10 @@ def main() -> None:
             _abandon(scratch)
         watcher = threading.Thread(target=_end_with_supervisor, args=(lines, scratch), daemon=True)
         watcher.start()
-        take_part(job, model, images, meeting, report)
-        # the others' last receipts must find this process, or theirs would come down
+        link = take_part(job, model, images, meeting, report)
+        # the others' last receipts must find this process and its link, or theirs would come down
         watcher.join()
+        del link
     except UserError as error:
         of_dealer = isinstance(error, DealerError)
         report({"event": "error", "message": str(error), "of_dealer": of_dealer})
@@ -79,8 +80,11 @@ def take_part(
     images: Any,
     meeting: Mapping[str, Any],
     report: Report,
-) -> None:
-    """Do a role's part. A job holds the secrets' places of its own role, and no other's."""
+) -> Channel:
+    """Do a role's part. A job holds the secrets' places of its own role, and no other's.
+
+    The link ends when nobody holds the channel any more.
+    """
     role = Role(job["role"])
     profile = from_plain(Profile, meeting["profile"], "profile")
     started = time.perf_counter()
@@ -115,6 +119,7 @@ def take_part(
         help_others(channel, profile, report)
     channel.part()
     report({"event": "done"})
+    return channel
 
 
 def _load_model(job: Mapping[str, Any]) -> Model | None:

@@ -69,6 +69,7 @@ class Pool:
         self._threads = ThreadPoolExecutor(max_workers=2 * size, thread_name_prefix="mpcvit-pool")
         self._places: list[asyncio.Task[None]] = []
         self.serving = 0
+        self.ready = 0  # parties that wait for a client
 
     @property
     def waiting(self) -> int:
@@ -142,15 +143,19 @@ class Pool:
 
     async def _serve_one(self, party: StandbyParty) -> None:
         """Wait for a client, and then until it is served."""
-        while True:
-            if not party.is_alive:
-                self._note("a waiting party ended, and is replaced")
-                return
-            if self._queue:
-                break
-            self._arrival.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._arrival.wait(), _LOOK_EVERY_S)
+        self.ready += 1
+        try:
+            while True:
+                if not party.is_alive:
+                    self._note("a waiting party ended, and is replaced")
+                    return
+                if self._queue:
+                    break
+                self._arrival.clear()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._arrival.wait(), _LOOK_EVERY_S)
+        finally:
+            self.ready -= 1
         waiter = self._queue.popleft()
         served = self._served[party] = asyncio.Event()
         self.serving += 1

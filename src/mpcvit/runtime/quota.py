@@ -140,7 +140,8 @@ class _Sqlite:
             raise UserError(f"the state file {self._path} cannot be used: {error}") from error
 
     def close(self) -> None:
-        self._connection.close()
+        with self._lock:
+            self._connection.close()
 
 
 class _PostgreSql:

@@ -20,7 +20,7 @@ from typing import Any
 from mpcvit.errors import UserError
 from mpcvit.hosts.allowed import read_allowed
 from mpcvit.hosts.credentials import Credentials, ListeningContext, load_credentials
-from mpcvit.hosts.door import Door, DoorLimits, Guest
+from mpcvit.hosts.door import Door, DoorLimits, Guest, RefusedError
 from mpcvit.hosts.peer import CLIENT, SERVER, Peer
 from mpcvit.lowering.engine import EngineChoice, with_engine
 from mpcvit.profile import Profile, load_profile
@@ -188,7 +188,7 @@ class _Server:
         self._follow(door, context)
         await self._pool.open()
         with _on_hang_up(self._ask_to_reload):
-            started()
+            self._safely(lambda _: started(), None)
             accepting = asyncio.ensure_future(door.run(self._receive))
             try:
                 await self._tick(context, accepting)
@@ -249,8 +249,7 @@ class _Server:
         # the name alone is not enough: another client may have learnt it
         if session is None or session.fingerprint != guest.peer.fingerprint:
             self._metrics.refused.labels("no such session").inc()
-            self._note_stranger(guest.address, f"'{guest.peer.name}' has no such session")
-            return
+            raise RefusedError(f"'{guest.peer.name}' has no such session")
         await session.join(guest, first.way)
 
     async def _control(self, guest: "Guest[Hello | Join]", hello: Hello) -> None:
@@ -275,7 +274,7 @@ class _Server:
         """Refuse, put off or serve a client; return how it ended."""
         if reason := self._refusal(hello):
             return self._refuse(guest, reason)
-        if self._pool.waiting >= self._limits.queue:
+        if self._pool.waiting - self._pool.ready >= self._limits.queue:
             guest.writer.write(encode(Answer(verdict=Verdict.BUSY, retry_s=_RETRY_S)))
             self._metrics.refused.labels("the queue is full").inc()
             return "put off: the queue is full"
@@ -312,7 +311,9 @@ class _Server:
         """Return a party when the client's turn has come; say its place in the queue meanwhile."""
         over = asyncio.ensure_future(conversation.wait_until_over())
         try:
-            await asyncio.sleep(0)  # a place that is free takes the client at once
+            # a party that is ready takes the client at once, and then there is no queue
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait({waiter.party, over}, timeout=_TICK_S, return_when=first)
             while not waiter.party.done():
                 if self._stop.is_set():
                     raise UserError("the server was stopped")
@@ -321,7 +322,7 @@ class _Server:
                 await asyncio.wait(
                     {waiter.party, over},
                     timeout=_PLACE_EVERY_S,
-                    return_when=asyncio.FIRST_COMPLETED,
+                    return_when=first,
                 )
                 if over.done():
                     return None
