@@ -17,14 +17,16 @@ from mpcvit.cli.options import (
     print_json,
     settings_of,
 )
+from mpcvit.cli.private import ProfileName
 from mpcvit.cli.running import load_data
-from mpcvit.cli.search import LatencyFile
 from mpcvit.config import load_config
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
+from mpcvit.profile import load_profile
 
 if TYPE_CHECKING:
     from mpcvit.experiments.results import Summary
+    from mpcvit.experiments.run import Price
     from mpcvit.optim.loop import Observer
 
 
@@ -45,15 +47,20 @@ def experiment(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results; results/NAME-OF-CONFIG.")
     ] = None,
-    latency: LatencyFile = None,
+    profile: ProfileName = "semi2k-wan",
+    latency: Annotated[
+        Path | None, typer.Option("--latency", help="Latency file, in place of measured prices.")
+    ] = None,
     list_all: Annotated[bool, typer.Option("--list", help="Show every experiment.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one of the paper's tables or figures end to end.
 
-    Trains and searches whatever it stands on, one network after another. Stop
-    it at any time: the same command goes on where it was. Experiments share
-    runs, and results are written after each.
+    Trains and searches whatever it stands on, one network after another, all
+    for the same number of epochs. What each choice of a network costs is
+    measured first, under the profile, and kept with the runs. Stop it at any
+    time: the same command goes on where it was. Experiments share runs, and
+    results are written after each.
 
     Example: mpcvit experiment trade-off configs/digits.toml --seeds 0,1
     """
@@ -70,7 +77,6 @@ def experiment(
     config = load_config(config_file, settings_of(data, overrides))
     split_cpu(config.train.batch_size)
 
-    from mpcvit.cost.latency import LatencyTable
     from mpcvit.experiments.run import Workshop, run_experiment
     from mpcvit.optim.loop import StoppedError
     from mpcvit.report.live import console
@@ -80,7 +86,7 @@ def experiment(
         overrides=tuple(settings_of(data, overrides)),
         dataset=load_data(config),
         runs=runs,
-        latency=None if latency is None else LatencyTable.load(latency),
+        price=_prices(latency, profile, runs / config.name / "prices"),
         watch=_watch,
     )
     folder = out or Path("results") / config.name
@@ -118,6 +124,25 @@ def _list(as_json: bool) -> None:
         return
     for one in EXPERIMENTS:
         print(f"{one.name}\n  {one.mirrors}\n  {one.about}\n  rows: {', '.join(one.row_names)}")
+
+
+def _prices(latency: Path | None, profile: str, folder: Path) -> "Price":
+    """Return the prices of a file, for every model of its shape, or measured ones."""
+    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.pipeline.prices import measured_prices
+    from mpcvit.report.live import console
+
+    if latency is not None:
+        table = LatencyTable.load(latency)
+        return lambda model: table
+    settings = load_profile(profile)
+    if not settings.network.is_emulated:
+        raise UserError(f"profile {profile!r} names no network to price; take one, as semi2k-wan")
+
+    def tell(what: str, done: int, total: int) -> None:
+        console.print(f"{what} {done} of {total}", highlight=False)
+
+    return measured_prices(folder, settings, tell)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 
 from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import load_config
+from mpcvit.cost.estimate import estimate
 from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import find_experiment
@@ -53,7 +54,7 @@ def make_workshop(dataset, folder, watcher, overrides=QUICK):
         overrides=overrides,
         dataset=dataset,
         runs=folder,
-        latency=None,
+        price=estimate,
         watch=watcher,
     )
 
@@ -108,7 +109,7 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
         run_experiment(experiment, changed("distill.temperature=2.0"), [0], tmp_path)
     with pytest.raises(UserError, match=r"search.* other settings: 'search.latency_weight' was"):
         run_experiment(searches, changed("search.latency_weight=0.1"), [0], tmp_path)
-    teacher = tmp_path / "runs" / "digits-tiny" / "softmax" / "seed-0" / MODEL_FILE
+    teacher = tmp_path / "runs" / "digits-tiny" / "softmax" / "seed-0-epochs-1" / MODEL_FILE
     kept = Checkpoint.load(teacher)
     halved = jax.tree.map(lambda leaf: leaf / 2, kept.parameters)
     replace(kept, parameters=halved).save(teacher)
