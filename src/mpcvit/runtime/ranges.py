@@ -14,7 +14,7 @@ from mpcvit.lowering.program import Model
 from mpcvit.lowering.values import Observed, observe
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.stages import Stage, stage_network
+from mpcvit.runtime.stages import Stage, shared_parameters, stage_network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def representable(model: Model, images: np.ndarray, profile: Profile) -> tuple[O
     """
     stages = stage_network(ModelCard.of(model), profile).stages
     found = []
-    for stage, values in _values(stages, model.parameters, images):
+    for stage, values in _values(stages, shared_parameters(model), images):
         for value in values:
             if not value.largest < profile.magnitude_limit:  # also NaN
                 found.append(

@@ -27,6 +27,7 @@ from mpcvit.runtime.engine import Engine
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.link import Channel
 from mpcvit.runtime.roles import Role
+from mpcvit.runtime.stages import shared_parameters
 from mpcvit.runtime.terms import Terms, difference, terms_of
 
 Report = Callable[[dict[str, Any]], None]
@@ -82,7 +83,7 @@ def offer_model(
         channel.send_json(peer, card.to_dict())
     request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
     session.prepare(card, request)
-    session.share_weights(flatten_parameters(model.parameters))
+    session.share_weights(flatten_parameters(shared_parameters(model)))
     for batch in request.batches:
         session.infer(batch)
     session.finish()

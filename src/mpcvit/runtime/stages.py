@@ -19,6 +19,8 @@ from mpcvit.lowering.fold import weight_shapes
 from mpcvit.lowering.functions import functions_of
 from mpcvit.lowering.heads import queries_of
 from mpcvit.lowering.plan import Plan
+from mpcvit.lowering.program import Model, SecureProgram
+from mpcvit.model.fuse import fuse_linears
 from mpcvit.model.vit import Block, Embed, Head, init_parameters
 from mpcvit.profile import Profile
 from mpcvit.runtime.card import ModelCard
@@ -58,12 +60,22 @@ def stage_network(card: ModelCard, profile: Profile) -> Staged:
     if card.plan is not None:
         shapes = weight_shapes(card.model, card.architecture, card.plan.passes)
         return Staged(stages=cut_lowered(card, card.plan), parameters=shapes, notes=())
-    config, notes = fit_fixed_point(card.model, card.architecture, profile)
+    architecture = card.architecture
+    config, notes = fit_fixed_point(card.model, architecture, profile)
     return Staged(
-        stages=cut(config, card.architecture),
-        parameters=jax.eval_shape(lambda: init_parameters(config, card.architecture, seed=0)),
+        stages=cut(config, architecture),
+        parameters=jax.eval_shape(
+            lambda: fuse_linears(architecture, init_parameters(config, architecture, seed=0))
+        ),
         notes=notes,
     )
+
+
+def shared_parameters(model: Model) -> Parameters:
+    """Return what a model owner shares: nothing in it is multiplied by another secret weight."""
+    if isinstance(model, SecureProgram):
+        return model.parameters
+    return fuse_linears(model.architecture, model.parameters)
 
 
 def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
