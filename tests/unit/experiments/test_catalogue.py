@@ -8,7 +8,7 @@ from mpcvit.config import load_config
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import EXPERIMENTS, find_experiment
-from mpcvit.experiments.published import _table, published
+from mpcvit.experiments.published import published, published_table
 from mpcvit.experiments.run import Workshop
 from tests.unit.test_config import TINY
 
@@ -89,7 +89,7 @@ def test_names_are_unique_and_shared_rows_are_the_same_recipe():
 
 
 def test_published_rows_exist():
-    for data in _table().values():
+    for data in published_table().values():
         for name, rows in data.items():
             assert set(rows) <= set(find_experiment(name).row_names)
     assert published("cifar100", "trade-off", "mpcvit-0.7").top1 == 75.38
