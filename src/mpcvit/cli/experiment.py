@@ -45,13 +45,19 @@ def experiment(
     rows: Annotated[str | None, typer.Option(help="Only these rows of it, between commas.")] = None,
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results; results/NAME-OF-CONFIG.")
+        Path | None,
+        typer.Option(
+            help="Folder of the results; results/NAME-OF-CONFIG unless given. With --list, the "
+            "folder above those."
+        ),
     ] = None,
     profile: ProfileName = "semi2k-wan",
     latency: Annotated[
         Path | None, typer.Option("--latency", help="Latency file, in place of measured prices.")
     ] = None,
-    list_all: Annotated[bool, typer.Option("--list", help="Show every experiment.")] = False,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="Show every experiment, and which rows there are.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one of the paper's tables or figures end to end.
@@ -67,7 +73,7 @@ def experiment(
     from mpcvit.experiments.catalogue import find_experiment
 
     if list_all:
-        _list(as_json)
+        _list(out or Path("results"), as_json)
         return
     if name is None or config_file is None:
         raise UserError("give an experiment and a configuration, or --list")
@@ -106,8 +112,9 @@ def experiment(
     print(f"written to {folder / wanted.name}.csv and .png")
 
 
-def _list(as_json: bool) -> None:
+def _list(results: Path, as_json: bool) -> None:
     from mpcvit.experiments.catalogue import EXPERIMENTS
+    from mpcvit.experiments.held import held_rows
 
     if as_json:
         print_json(
@@ -117,6 +124,7 @@ def _list(as_json: bool) -> None:
                     "mirrors": one.mirrors,
                     "about": one.about,
                     "rows": one.row_names,
+                    "held": [asdict(held) for held in held_rows(one, results)],
                 }
                 for one in EXPERIMENTS
             ]
@@ -124,6 +132,15 @@ def _list(as_json: bool) -> None:
         return
     for one in EXPERIMENTS:
         print(f"{one.name}\n  {one.mirrors}\n  {one.about}\n  rows: {', '.join(one.row_names)}")
+        for held in held_rows(one, results):
+            few, many = held.fewest_seeds, held.most_seeds
+            seeds = f"{few} to {many} seeds" if few < many else f"{few} seed{'s' * (few > 1)}"
+            print(
+                f"  there: {len(held.seeds)} of {len(one.row_names)} rows, {seeds}, "
+                f"{' or '.join(map(str, held.epochs))} epochs ({held.folder})"
+            )
+        if not held_rows(one, results):
+            print("  there: no rows; not run")
 
 
 def _prices(latency: Path | None, profile: str, folder: Path) -> "Price":

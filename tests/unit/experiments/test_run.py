@@ -65,7 +65,7 @@ def read_rows(path: Path):
 
 
 @pytest.mark.long
-def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypatch):
+def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypatch, drawn):
     monkeypatch.setattr("mpcvit.optim.loop.TELL_EVERY_S", 0.0)
     experiment = find_experiment("trade-off").only(["softmax", "mpcvit-0.3-distilled"])
     watcher = Watcher()
@@ -83,7 +83,26 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
     rows = read_rows(tmp_path / "trade-off-runs.csv")
     assert [row["distilled"] for row in rows] == ["False", "True"]
     assert rows[1]["heads"] == "2 scaling + 2 relu_softmax"
-    assert (tmp_path / "trade-off.png").stat().st_size > 10_000
+    assert (tmp_path / "trade-off.png").exists()
+    shown = {line.get_label(): line.get_xydata().tolist() for line in drawn[-1].axes[0].lines}
+    assert shown == {
+        one.network.replace("-0.3", ""): [[one.modelled_s, one.top1_mean]] for one in summaries
+    }
+    layers = read_rows(tmp_path / "trade-off-architectures.csv")
+    assert [(row["network"], row["layer"]) for row in layers] == [
+        *(("softmax", str(layer)) for layer in range(2)),
+        *(("mpcvit-0.3-distilled", str(layer)) for layer in range(2)),
+    ]
+    assert sum(row["attention"].count("relu_softmax") for row in layers) == 2
+    alphas = read_rows(tmp_path / "trade-off-importance.csv")
+    assert [(row["layer"], row["head"]) for row in alphas] == [
+        (str(layer), str(head)) for layer in range(2) for head in range(2)
+    ]
+    assert {(row["search"], row["parameter"], row["token"]) for row in alphas} == {
+        ("search", "alpha", "")
+    }
+    assert {row["epochs"] for row in rows} == {"1"}
+    assert all(row["prices"].startswith("modelled from counts") for row in rows)
     epochs = read_rows(tmp_path / "trade-off-epochs.csv")
     assert [(row["network"], row["epoch"]) for row in epochs] == [
         ("softmax", "1"),
@@ -97,7 +116,9 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
     _, means = run_experiment(searches, workshop, [0], tmp_path)
     assert watcher.started == []  # the networks' own search serves
     assert len(means["search"]) == 2
-    assert (tmp_path / "latency-weight.png").stat().st_size > 5_000
+    assert (tmp_path / "latency-weight.png").exists()
+    (line,) = drawn[-1].axes[0].lines
+    assert line.get_ydata().tolist() == means["search"]
 
     def changed(setting):
         return make_workshop(dataset, tmp_path / "runs", watcher, (*QUICK, setting))
