@@ -89,6 +89,7 @@ def mixed(
     rng = np.random.default_rng(0)
     keeps = np.zeros(model.depth * model.heads, bool)
     keeps[rng.permutation(keeps.size)[: math.ceil(round(ratio * keeps.size, 9))]] = True
+    bare: list[int] = []
     if by_layer:
         bare = rng.permutation(model.depth)[: round(without_gelu * model.depth)].tolist()
     layers = []

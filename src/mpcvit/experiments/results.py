@@ -13,14 +13,13 @@ from scipy import stats
 from mpcvit.arch import Architecture
 from mpcvit.config import Config
 from mpcvit.experiments.catalogue import Experiment, Figure
+from mpcvit.experiments.differences import CONFIDENCE, differences
 from mpcvit.experiments.published import published
 from mpcvit.experiments.recipes import Recipe, SearchRecipe
 from mpcvit.records import Provenance, write_rows
 from mpcvit.report.importance import draw_distributions
 from mpcvit.report.networks import Bar, NetworkRow, draw_bars, draw_trade_off
 from mpcvit.search.result import SearchResult
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +204,7 @@ def interval(percents: Sequence[float], images: int) -> tuple[float, float]:
 def write_network_results(
     experiment: Experiment, runs: Sequence[NetworkRun], images: int, folder: Path
 ) -> list[Summary]:
-    """Write runs, their epochs and architectures, summary and figure of what there is so far."""
+    """Write what there is so far: runs, epochs, architectures, summary, differences, figure."""
     summaries = summarise(experiment, runs, images)
     layers = [row for run in runs for row in run.to_layer_rows()]
     write_rows(folder / f"{experiment.name}-architectures.csv", layers)
@@ -213,6 +212,12 @@ def write_network_results(
     if epochs := [row for run in runs for row in run.to_epoch_rows()]:
         write_rows(folder / f"{experiment.name}-epochs.csv", epochs)
     write_rows(folder / f"{experiment.name}.csv", [asdict(summary) for summary in summaries])
+    accuracies: dict[str, dict[int, float]] = {}
+    for run in runs:
+        if run.top1 is not None:
+            accuracies.setdefault(run.recipe.name, {})[run.config.seed] = run.top1
+    if pairs := [asdict(pair) for pair in differences(accuracies)]:
+        write_rows(folder / f"{experiment.name}-differences.csv", pairs)
     series = {run.recipe.name: run.recipe.series or run.recipe.name for run in runs}
     trained = [summary for summary in summaries if not isinstance(summary.top1_mean, str)]
     path = folder / f"{experiment.name}.png"
