@@ -55,6 +55,10 @@ def experiment(
     latency: Annotated[
         Path | None, typer.Option("--latency", help="Latency file, in place of measured prices.")
     ] = None,
+    only_finished: Annotated[
+        bool,
+        typer.Option("--finished", help="Write rows of the runs that are there; train nothing."),
+    ] = False,
     list_all: Annotated[
         bool, typer.Option("--list", help="Show every experiment, and which rows there are.")
     ] = False,
@@ -98,11 +102,17 @@ def experiment(
     folder = out or Path("results") / config.name
     try:
         summaries, means = run_experiment(
-            wanted, workshop, parse_whole_numbers(seeds, "--seeds"), folder
+            wanted,
+            workshop,
+            parse_whole_numbers(seeds, "--seeds"),
+            folder,
+            only_finished=only_finished,
         )
     except StoppedError as stopped:
         console.print(f"{stopped}; the same command goes on", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
+    if not summaries and not means:
+        raise UserError(f"{runs / config.name} holds no finished run of {wanted.name}")
     if as_json:
         print_json({"networks": [asdict(one) for one in summaries], "mean_alpha": dict(means)})
         return

@@ -96,8 +96,7 @@ class Workshop:
 
     def search(self, recipe: SearchRecipe, seed: int) -> SearchResult:
         """What the search found; it runs first where it has not."""
-        config = self.config(recipe.settings, recipe.heads, seed)
-        config = replace(config, train=replace(config.train, epochs=config.search.epochs))
+        config = self._search_config(recipe, seed)
         folder = self._folder(config, recipe.name)
         if _is_finished(folder, SEARCH_FILE, config):
             result = SearchResult.load(folder)
@@ -113,6 +112,22 @@ class Workshop:
                 resume=(folder / STATE_FILE).exists(),
                 observers=observers,
             )
+
+    def has_finished(self, recipe: Recipe, seed: int) -> bool:
+        """Say whether a network, and the search that it comes from, need no more training."""
+        if recipe.derivation is not None and not self.has_searched(recipe.derivation.search, seed):
+            return False
+        config = self.network_config(recipe, seed)
+        folder = self._folder(config, recipe.name)
+        return _is_finished(folder, MODEL_FILE, config) or (folder / DIVERGED_FILE).exists()
+
+    def has_searched(self, recipe: SearchRecipe, seed: int) -> bool:
+        config = self._search_config(recipe, seed)
+        return _is_finished(self._folder(config, recipe.name), SEARCH_FILE, config)
+
+    def _search_config(self, recipe: SearchRecipe, seed: int) -> Config:
+        config = self.config(recipe.settings, recipe.heads, seed)
+        return replace(config, train=replace(config.train, epochs=config.search.epochs))
 
     def search_run(self, recipe: SearchRecipe, seed: int) -> SearchRun:
         result = self.search(recipe, seed)
@@ -239,11 +254,17 @@ class Workshop:
 
 
 def run_experiment(
-    experiment: Experiment, workshop: Workshop, seeds: Sequence[int], out: Path
+    experiment: Experiment,
+    workshop: Workshop,
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    only_finished: bool = False,
 ) -> tuple[list[Summary], Mapping[str, list[float]]]:
     """Run every row with every seed; results are written anew after each run.
 
-    Gives the networks' summary and the searches' mean alpha per layer.
+    Gives the networks' summary and the searches' mean alpha per layer. With
+    `only_finished` nothing is trained: rows that are not there are left out.
     """
     workshop = replace(workshop, length=experiment.length)
     networks: list[NetworkRun] = []
@@ -253,6 +274,8 @@ def run_experiment(
     images = len(workshop.dataset.test)
     for seed in seeds:
         for recipe in experiment.networks:
+            if only_finished and not workshop.has_finished(recipe, seed):
+                continue
             networks.append(workshop.network_run(recipe, seed))
             summaries = write_network_results(experiment, networks, images, out)
             if recipe.derivation is not None:
@@ -262,6 +285,8 @@ def run_experiment(
                 write_importance(experiment, searches, out)
             jax.clear_caches()  # the next row compiles its own
         for recipe in experiment.searches:
+            if only_finished and not workshop.has_searched(recipe, seed):
+                continue
             searches.append(workshop.search_run(recipe, seed))
             means = write_search_results(experiment, searches, out)
             jax.clear_caches()

@@ -16,6 +16,9 @@ from mpcvit.plain import to_plain
 from mpcvit.profile import Profile, Protocol
 from mpcvit.records import content_digest
 
+# Raised when a choice is computed otherwise. 2: owners multiply fused linears themselves.
+_COUNTING = 2
+
 
 def price_once(
     path: Path,
@@ -40,6 +43,7 @@ def price_once(
         "profile": to_plain(profile),
         "kinds": sorted(kind.value for kind in kinds),
         "version": __version__,
+        "counting": _COUNTING,
     }
     return make_once(path, made_from, make, LatencyTable.load)
 
@@ -49,7 +53,8 @@ def measured_prices(folder: Path, profile: Profile, progress: Progress) -> Price
 
     def price(model: ModelConfig) -> LatencyTable:
         model = replace(model, attention=AttentionKind.SOFTMAX)  # changes no price
-        path = folder / f"{content_digest(to_plain(model))}.json"
+        name = content_digest({"model": to_plain(model), "counting": _COUNTING})
+        path = folder / f"{name}.json"
         price_once(path, model, profile, tuple(AttentionKind), progress)
         return LatencyTable.load(path)
 

@@ -162,6 +162,21 @@ def test_a_network_that_diverges_is_a_row_and_is_not_tried_again(dataset, tmp_pa
     assert read_rows(tmp_path / "attention-variants-runs.csv")[0]["top1"] == "fail"
 
 
+def test_rows_are_collected_without_training(dataset, tmp_path):
+    experiment = find_experiment("trade-off").only(["scaling", "mpcvit-0.3"])
+    watcher = Watcher()
+    workshop = make_workshop(dataset, tmp_path / "runs", watcher)
+    summaries, _ = run_experiment(experiment, workshop, [0], tmp_path, only_finished=True)
+    assert summaries == []
+    run_experiment(experiment.only(["scaling"]), workshop, [0], tmp_path)
+    watcher.started = []
+    summaries, _ = run_experiment(experiment, workshop, [0, 1], tmp_path, only_finished=True)
+    assert watcher.started == []
+    assert [(one.network, one.seeds) for one in summaries] == [("scaling", 1)]
+    longer = make_workshop(dataset, tmp_path / "runs", watcher, (*QUICK, "distill.epochs=2"))
+    assert run_experiment(experiment, longer, [0], tmp_path, only_finished=True)[0] == []
+
+
 def test_intervals_against_known_ones():
     """Student's t of three values by hand: 4.3027 * s / sqrt(3)."""
     low, high = interval([60.0, 61.0, 62.0], images=100)
