@@ -24,3 +24,18 @@ def cache_folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MPCVIT_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Return the list of figures that are saved, so that tests judge them by their content."""
+    from matplotlib.figure import Figure
+
+    figures, save = [], Figure.savefig
+
+    def note(figure, *arguments, **settings):
+        figures.append(figure)
+        save(figure, *arguments, **settings)
+
+    monkeypatch.setattr(Figure, "savefig", note)
+    return figures

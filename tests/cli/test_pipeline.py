@@ -75,7 +75,7 @@ def test_a_budget_derives_what_fits_it(monkeypatch):
     budget = (whole + none) / 2
     monkeypatch.setattr(Workshop, "search", lambda self, recipe, seed: result)
     workshop = Workshop(
-        config_file=TINY, overrides=(), dataset=None, runs=None, latency=None, watch=None
+        config_file=TINY, overrides=(), dataset=None, runs=None, price=None, watch=None
     )
     derivation = within(budget).derivation
     architecture = workshop.derive(derivation, seed=0)

@@ -129,6 +129,29 @@ def test_compare_refuses_what_holds_nothing(tmp_path):
     assert "none of these places holds a trained network" in refused
 
 
+def test_a_list_counts_the_rows_and_seeds_that_are_there(tmp_path):
+    from mpcvit.records import write_rows
+
+    runs = [("softmax", 0, 6), ("softmax", 1, 6), ("scaling", 0, 6), ("of another time", 0, 6)]
+    write_rows(
+        tmp_path / "tiny" / "trade-off-runs.csv",
+        [{"network": name, "seed": seed, "epochs": epochs} for name, seed, epochs in runs],
+    )
+    write_rows(
+        tmp_path / "deep" / "latency-weight.csv", [{"search": "search", "seed": 2, "epochs": 3}]
+    )
+    output = invoke("experiment", "--list", "--out", tmp_path).output
+    assert "there: 2 of 27 rows, 1 to 2 seeds, 6 epochs (tiny)" in output
+    assert "there: 1 of 5 rows, 1 seed, 3 epochs (deep)" in output
+    assert output.count("there: no rows; not run") == len(EXPERIMENTS) - 2
+    listed = json.loads(invoke("experiment", "--list", "--out", tmp_path, "--json").stdout)
+    (held,) = next(one["held"] for one in listed if one["name"] == "trade-off")
+    assert held["seeds"] == {"softmax": 2, "scaling": 1}
+    (tmp_path / "tiny" / "trade-off-runs.csv").write_text("network,seed\nsoftmax,0\n")
+    refused = invoke("experiment", "--list", "--out", tmp_path, code=2).stderr
+    assert "is not a table of runs: it needs network, seed, epochs" in refused
+
+
 def test_experiments_are_listed_with_what_they_mirror():
     listed = json.loads(invoke("experiment", "--list", "--json").stdout)
     assert [entry["name"] for entry in listed] == [one.name for one in EXPERIMENTS]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from dataclasses import replace
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.bench.latency import measure_latency
 from mpcvit.bench.networks import mixed, paper_networks, random_checkpoint, random_images
-from mpcvit.bench.secure import bench_breakdown, bench_precision, count_stages
+from mpcvit.bench.secure import bench_breakdown, bench_network, bench_precision, count_stages
 from mpcvit.config import Activation
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
@@ -137,6 +138,10 @@ def test_precision_of_relu_softmax_does_not_suffer_from_variance():
     errors = {(row["attention"], row["variance"]): row["relative_error"] for row in rows}
     for variance in (1.0, 10.0, 100.0):
         assert errors["relu_softmax", variance] < 0.1 * errors["softmax", variance]
+    # softmax loses precision up to a variance of 10; beyond, one weight of a row is nearly 1
+    softmax = [errors["softmax", variance] for variance in (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)]
+    assert softmax[:4] == sorted(softmax[:4])
+    assert softmax[3:] == sorted(softmax[3:], reverse=True)
 
 
 def test_mixed_networks_keep_their_ratio():
@@ -144,6 +149,36 @@ def test_mixed_networks_keep_their_ratio():
     for ratio, kept in ((0.1, 2), (0.5, 8), (1.0, 15)):
         assert mixed(config, ratio).count(K.RELU_SOFTMAX) == kept
     assert set(paper_networks(config)) >= {"softmax", "mpcvit-0.7", "mpcvit-plus-0.3", "the_x"}
+    beside_softmax = paper_networks(config)["softmax-scaling-0.5"]
+    assert beside_softmax.count(K.SOFTMAX) == 8
+    assert beside_softmax.count(K.SCALING) == 7
+
+
+def test_mpcvit_plus_drops_gelu_by_token_or_by_layer():
+    networks = paper_networks(small_config(depth=5))
+    by_token = [layer.mlp for layer in networks["mpcvit-plus-0.3"].layers]
+    by_layer = [layer.mlp for layer in networks["mpcvit-plus-layer-0.3"].layers]
+    assert all(set(forms) == {MlpForm.ACTIVATED, MlpForm.FUSED_RELU} for forms in by_token)
+    assert Counter(by_layer) == {MlpForm.ACTIVATED: 3, MlpForm.FUSED_RELU: 2}
+
+
+def test_gelu_by_tanh_is_counted_beside_erf_and_searched_networks_replace_random_ones():
+    """45 exchanges of a GeLU against 64, in each of two layers."""
+    config = small_config()
+    searched = {
+        name: Architecture.uniform(K.SCALING, depth=2, heads=3, mlp=form)
+        for name, form in (("mpcvit-plus-0.3", MlpForm.FUSED), ("mine", MlpForm.ACTIVATED))
+    }
+    names = ["scaling", "scaling-gelu_tanh", *searched]
+    rows = bench_network(
+        config, SEMI2K, only=names, measure=False, progress=quiet, searched=searched
+    )
+    exchanges = {row["network"]: row["exchanges"] for row in rows}
+    assert exchanges["scaling"] - exchanges["scaling-gelu_tanh"] == 2 * (64 - 45)
+    assert exchanges["mine"] == exchanges["scaling"]
+    assert exchanges["scaling"] - exchanges["mpcvit-plus-0.3"] == 2 * (64 + 2)
+    tanh = {row["network"] for row in rows if row["activation"] == "gelu_tanh"}
+    assert tanh == {"scaling-gelu_tanh"}
 
 
 @pytest.mark.long
@@ -165,7 +200,7 @@ def test_profile_writes_a_file_that_search_reads(tmp_path):
         assert message in invoke("profile", TINY, "--out", out, *arguments, code=2).stderr
 
 
-def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch):
+def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch, drawn):
     kinds = (K.SOFTMAX, K.SCALING, K.RELU_SOFTMAX)  # three are enough to see them ordered
     monkeypatch.setattr("mpcvit.bench.secure.TEN_KINDS", kinds)
     config = tmp_path / "small.toml"
@@ -184,7 +219,14 @@ def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch):
         invoke("bench", name, *arguments, "--out", out)
         with out.open() as file:
             rows[name] = list(csv.DictReader(file))
-        assert out.with_suffix(".png").stat().st_size > 5_000
+        assert out.with_suffix(".png").exists()
+        ((axes,),) = (figure.axes for figure in drawn[-1:])
+        if name == "precision":
+            errors = [float(row["relative_error"]) for row in rows[name]]
+            assert sorted(y for line in axes.lines for y in line.get_ydata()) == sorted(errors)
+        else:
+            modelled = [float(row["modelled_s"]) for row in rows[name]]
+            assert [bar.get_width() for bar in axes.patches[: len(modelled)]] == modelled
     found = {row["attention"]: row for row in rows["attention"]}
     assert list(found) == [kind.value for kind in kinds]
     assert found["softmax"]["paper_s"] == "6.82"

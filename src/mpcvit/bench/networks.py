@@ -1,16 +1,19 @@
 """The networks of the paper's measurements, with random weights: cost does not depend on them."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpChoice, MlpForm
 from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import DataConfig, ModelConfig
+from mpcvit.config import Activation, DataConfig, ModelConfig
 from mpcvit.model.vit import init_parameters
 from mpcvit.records import Environment, Provenance
 
 RATIOS = (0.1, 0.3, 0.5, 0.7)
+_ALSO_WITH_TANH = ("softmax", "relu_softmax", "scaling", "mpcvit-0.3", "mpcvit-0.7")
 
 
 def random_checkpoint(model: ModelConfig, architecture: Architecture) -> Checkpoint:
@@ -31,7 +34,11 @@ def random_images(model: ModelConfig, count: int = 1) -> np.ndarray:
 
 
 def paper_networks(model: ModelConfig) -> dict[str, Architecture]:
-    """Every network that the paper gives a latency of, and both forms of MPCViT+."""
+    """Return every network that the paper gives a latency of, by name.
+
+    `softmax-scaling` mixes softmax with scaling. MPCViT+ drops GeLU in half of
+    each layer's tokens, or in half of the layers.
+    """
 
     def uniform(kind: AttentionKind) -> Architecture:
         return Architecture.uniform(kind, depth=model.depth, heads=model.heads)
@@ -44,35 +51,63 @@ def paper_networks(model: ModelConfig) -> dict[str, Architecture]:
         "mpcformer": AttentionKind.QUAD2,
         "the_x": AttentionKind.THE_X,
     }
-    plus = {f"mpcvit-plus-{ratio}": mixed(model, ratio, without_gelu=0.5) for ratio in (0.3, 0.7)}
+    softmax: dict[str, Any] = {"kept": AttentionKind.SOFTMAX}
+    tokens: dict[str, Any] = {"without_gelu": 0.5}
+    layers: dict[str, Any] = {"without_gelu": 0.5, "by_layer": True}
     return {
         **{name: uniform(kind) for name, kind in kinds.items()},
         **{f"mpcvit-{ratio}": mixed(model, ratio) for ratio in RATIOS},
-        **plus,
+        **{f"softmax-scaling-{ratio}": mixed(model, ratio, **softmax) for ratio in RATIOS},
+        **{f"mpcvit-plus-{ratio}": mixed(model, ratio, **tokens) for ratio in (0.3, 0.7)},
+        **{f"mpcvit-plus-layer-{ratio}": mixed(model, ratio, **layers) for ratio in (0.3, 0.7)},
     }
 
 
-def mixed(model: ModelConfig, ratio: float, *, without_gelu: float = 0.0) -> Architecture:
-    """ReLU softmax in a share of the heads, drawn at random, and scaling in the others.
+def networks_as_written(model: ModelConfig) -> dict[str, tuple[ModelConfig, Architecture]]:
+    """Return the paper's networks with GeLU by erf, and some with GeLU by tanh too."""
+    networks = paper_networks(model)
+    tanh = replace(model, activation=Activation.GELU_TANH)
+    return {
+        **{name: (model, architecture) for name, architecture in networks.items()},
+        **{f"{name}-gelu_tanh": (tanh, networks[name]) for name in _ALSO_WITH_TANH},
+    }
 
-    A share of each layer's tokens may drop GeLU for a fused linear with ReLU.
+
+def mixed(
+    model: ModelConfig,
+    ratio: float,
+    *,
+    kept: AttentionKind = AttentionKind.RELU_SOFTMAX,
+    without_gelu: float = 0.0,
+    by_layer: bool = False,
+) -> Architecture:
+    """Return a network with the kept kind in a share of the heads, and scaling in the others.
+
+    Heads are drawn at random. A share of each layer's tokens, or of the layers,
+    may drop GeLU for a fused linear with ReLU.
     """
     rng = np.random.default_rng(0)
-    kept = np.zeros(model.depth * model.heads, bool)
-    kept[rng.permutation(kept.size)[: math.ceil(round(ratio * kept.size, 9))]] = True
+    keeps = np.zeros(model.depth * model.heads, bool)
+    keeps[rng.permutation(keeps.size)[: math.ceil(round(ratio * keeps.size, 9))]] = True
+    bare: list[int] = []
+    if by_layer:
+        bare = rng.permutation(model.depth)[: round(without_gelu * model.depth)].tolist()
     layers = []
-    for own in kept.reshape(model.depth, model.heads):
-        dropped = set(rng.permutation(model.tokens)[: round(without_gelu * model.tokens)].tolist())
-        forms = tuple(
-            MlpForm.FUSED_RELU if token in dropped else MlpForm.ACTIVATED
-            for token in range(model.tokens)
-        )
-        layers.append(
-            LayerArchitecture(
-                heads=tuple(
-                    AttentionKind.RELU_SOFTMAX if keeps else AttentionKind.SCALING for keeps in own
-                ),
-                mlp=forms if dropped else MlpForm.ACTIVATED,
-            )
-        )
+    for index, own in enumerate(keeps.reshape(model.depth, model.heads)):
+        if by_layer:
+            mlp = MlpForm.FUSED_RELU if index in bare else MlpForm.ACTIVATED
+        else:
+            mlp = _drop_tokens(rng, model.tokens, without_gelu)
+        heads = tuple(kept if keeps_it else AttentionKind.SCALING for keeps_it in own)
+        layers.append(LayerArchitecture(heads=heads, mlp=mlp))
     return Architecture(layers=tuple(layers))
+
+
+def _drop_tokens(rng: np.random.Generator, tokens: int, share: float) -> MlpChoice:
+    """Return an MLP in which a share of the tokens, drawn at random, drops GeLU."""
+    dropped = set(rng.permutation(tokens)[: round(share * tokens)].tolist())
+    if not dropped:
+        return MlpForm.ACTIVATED
+    return tuple(
+        MlpForm.FUSED_RELU if token in dropped else MlpForm.ACTIVATED for token in range(tokens)
+    )

@@ -16,7 +16,7 @@ import numpy as np
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.bench.networks import (
     mixed,
-    paper_networks,
+    networks_as_written,
     random_checkpoint,
     random_images,
 )
@@ -61,26 +61,27 @@ def bench_network(
     only: Sequence[str],
     measure: bool,
     progress: Progress,
+    searched: Mapping[str, Architecture] | None = None,
 ) -> list[Row]:
-    """Whole networks, as they are written."""
+    """Whole networks, as they are written; `searched` ones take the place of random choices."""
     networks = {
-        name: architecture
-        for name, architecture in paper_networks(model).items()
-        if not only or name in only
+        **networks_as_written(model),
+        **{name: (model, architecture) for name, architecture in (searched or {}).items()},
     }
+    wanted = {name: network for name, network in networks.items() if not only or name in only}
     rows = []
-    for index, (name, architecture) in enumerate(networks.items()):
-        row: Row = {"network": name}
+    for index, (name, (written, architecture)) in enumerate(wanted.items()):
+        row: Row = {"network": name, "activation": written.activation.value}
         if measure:
-            checkpoint = random_checkpoint(model, architecture)
+            checkpoint = random_checkpoint(written, architecture)
             record = run(checkpoint, random_images(model), profile, reveal="logits").record
             row |= {**_counts(record, profile), **_measured(record.measured_s)}
             row["peak_mb"] = round(sum(record.peak_bytes.values()) / 1e6)
         else:
-            cost = count_stages(model, architecture, profile).total
+            cost = count_stages(written, architecture, profile).total
             row |= {**_counts(cost, profile), **_measured(None), "peak_mb": ""}
         rows.append({**row, "architecture": architecture.digest()})
-        progress("networks", index + 1, len(networks))
+        progress("networks", index + 1, len(wanted))
     return [{**row, **here(model, profile)} for row in rows]
 
 

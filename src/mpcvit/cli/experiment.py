@@ -17,14 +17,16 @@ from mpcvit.cli.options import (
     print_json,
     settings_of,
 )
+from mpcvit.cli.private import ProfileName
 from mpcvit.cli.running import load_data
-from mpcvit.cli.search import LatencyFile
 from mpcvit.config import load_config
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
+from mpcvit.profile import load_profile
 
 if TYPE_CHECKING:
     from mpcvit.experiments.results import Summary
+    from mpcvit.experiments.run import Price
     from mpcvit.optim.loop import Observer
 
 
@@ -43,24 +45,39 @@ def experiment(
     rows: Annotated[str | None, typer.Option(help="Only these rows of it, between commas.")] = None,
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results; results/NAME-OF-CONFIG.")
+        Path | None,
+        typer.Option(
+            help="Folder of the results; results/NAME-OF-CONFIG unless given. With --list, the "
+            "folder above those."
+        ),
     ] = None,
-    latency: LatencyFile = None,
-    list_all: Annotated[bool, typer.Option("--list", help="Show every experiment.")] = False,
+    profile: ProfileName = "semi2k-wan",
+    latency: Annotated[
+        Path | None, typer.Option("--latency", help="Latency file, in place of measured prices.")
+    ] = None,
+    only_finished: Annotated[
+        bool,
+        typer.Option("--finished", help="Write rows of the runs that are there; train nothing."),
+    ] = False,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="Show every experiment, and which rows there are.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one of the paper's tables or figures end to end.
 
-    Trains and searches whatever it stands on, one network after another. Stop
-    it at any time: the same command goes on where it was. Experiments share
-    runs, and results are written after each.
+    Trains and searches whatever it stands on, one network after another, all
+    for the same number of epochs. What each choice of a network costs is
+    measured first, under the profile, and kept with the runs. Stop it at any
+    time: the same command goes on where it was. Experiments share runs, and
+    results are written after each.
 
     Example: mpcvit experiment trade-off configs/digits.toml --seeds 0,1
     """
     from mpcvit.experiments.catalogue import find_experiment
 
     if list_all:
-        _list(as_json)
+        _list(out or Path("results"), as_json)
         return
     if name is None or config_file is None:
         raise UserError("give an experiment and a configuration, or --list")
@@ -70,7 +87,6 @@ def experiment(
     config = load_config(config_file, settings_of(data, overrides))
     split_cpu(config.train.batch_size)
 
-    from mpcvit.cost.latency import LatencyTable
     from mpcvit.experiments.run import Workshop, run_experiment
     from mpcvit.optim.loop import StoppedError
     from mpcvit.report.live import console
@@ -80,17 +96,23 @@ def experiment(
         overrides=tuple(settings_of(data, overrides)),
         dataset=load_data(config),
         runs=runs,
-        latency=None if latency is None else LatencyTable.load(latency),
+        price=_prices(latency, profile, runs / config.name / "prices"),
         watch=_watch,
     )
     folder = out or Path("results") / config.name
     try:
         summaries, means = run_experiment(
-            wanted, workshop, parse_whole_numbers(seeds, "--seeds"), folder
+            wanted,
+            workshop,
+            parse_whole_numbers(seeds, "--seeds"),
+            folder,
+            only_finished=only_finished,
         )
     except StoppedError as stopped:
         console.print(f"{stopped}; the same command goes on", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
+    if not summaries and not means:
+        raise UserError(f"{runs / config.name} holds no finished run of {wanted.name}")
     if as_json:
         print_json({"networks": [asdict(one) for one in summaries], "mean_alpha": dict(means)})
         return
@@ -100,8 +122,9 @@ def experiment(
     print(f"written to {folder / wanted.name}.csv and .png")
 
 
-def _list(as_json: bool) -> None:
+def _list(results: Path, as_json: bool) -> None:
     from mpcvit.experiments.catalogue import EXPERIMENTS
+    from mpcvit.experiments.held import held_rows
 
     if as_json:
         print_json(
@@ -111,6 +134,7 @@ def _list(as_json: bool) -> None:
                     "mirrors": one.mirrors,
                     "about": one.about,
                     "rows": one.row_names,
+                    "held": [asdict(held) for held in held_rows(one, results)],
                 }
                 for one in EXPERIMENTS
             ]
@@ -118,6 +142,34 @@ def _list(as_json: bool) -> None:
         return
     for one in EXPERIMENTS:
         print(f"{one.name}\n  {one.mirrors}\n  {one.about}\n  rows: {', '.join(one.row_names)}")
+        for held in held_rows(one, results):
+            few, many = held.fewest_seeds, held.most_seeds
+            seeds = f"{few} to {many} seeds" if few < many else f"{few} seed{'s' * (few > 1)}"
+            print(
+                f"  there: {len(held.seeds)} of {len(one.row_names)} rows, {seeds}, "
+                f"{' or '.join(map(str, held.epochs))} epochs ({held.folder})"
+            )
+        if not held_rows(one, results):
+            print("  there: no rows; not run")
+
+
+def _prices(latency: Path | None, profile: str, folder: Path) -> "Price":
+    """Return the prices of a file, for every model of its shape, or measured ones."""
+    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.pipeline.prices import measured_prices
+    from mpcvit.report.live import console
+
+    if latency is not None:
+        table = LatencyTable.load(latency)
+        return lambda model: table
+    settings = load_profile(profile)
+    if not settings.network.is_emulated:
+        raise UserError(f"profile {profile!r} names no network to price; take one, as semi2k-wan")
+
+    def tell(what: str, done: int, total: int) -> None:
+        console.print(f"{what} {done} of {total}", highlight=False)
+
+    return measured_prices(folder, settings, tell)
 
 
 @contextmanager

@@ -88,6 +88,7 @@ def pipeline(
     )
     split_cpu(config.train.batch_size)
 
+    from mpcvit.cost.estimate import estimate
     from mpcvit.experiments.run import Workshop
     from mpcvit.optim.loop import StoppedError
     from mpcvit.pipeline.run import Pipeline
@@ -101,7 +102,7 @@ def pipeline(
             overrides=tuple(settings),
             dataset=dataset,
             runs=runs,
-            latency=None,
+            price=estimate,
             watch=lambda name: _watch(name, display, started),
         )
         course = Pipeline(plan=plan, workshop=workshop, display=display, started=started)

@@ -30,9 +30,19 @@ class Figure(str, Enum):
     DISTRIBUTION = "distribution"  # mean alpha per layer of each search
 
 
+class Length(str, Enum):
+    """The section of a configuration whose `epochs` every network of an experiment trains."""
+
+    TRAIN = "train"
+    DISTILL = "distill"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table or figure of the paper: networks to train, or searches to look into."""
+    """A table or figure of the paper: networks to train, or searches to look into.
+
+    All its networks, and their teacher, train the same number of epochs.
+    """
 
     name: str
     mirrors: str
@@ -40,6 +50,7 @@ class Experiment:
     figure: Figure
     networks: tuple[Recipe, ...] = ()
     searches: tuple[SearchRecipe, ...] = ()
+    length: Length = Length.DISTILL
 
     @property
     def row_names(self) -> tuple[str, ...]:
@@ -72,6 +83,7 @@ EXPERIMENTS = (
         about="the ten attention kinds, each in every head, on labels alone",
         figure=Figure.TRADE_OFF,
         networks=tuple(plain(kind) for kind in AttentionKind if kind is not AttentionKind.THE_X),
+        length=Length.TRAIN,
     ),
     Experiment(
         name="trade-off",
@@ -112,7 +124,8 @@ EXPERIMENTS = (
     Experiment(
         name="distillation",
         mirrors="Table: combinations of the training losses at a ratio of 0.7",
-        about="which of labels, logits and token features teach",
+        about="which of labels, logits and token features teach, beside networks of one kind "
+        "that a teacher taught but no search found",
         figure=Figure.BARS,
         networks=(
             mpcvit(0.7),
@@ -128,6 +141,8 @@ EXPERIMENTS = (
                 )
             ),
             mpcvit(0.7, distilled=True),
+            plain(AttentionKind.SCALING, distilled=True),
+            plain(AttentionKind.RELU_SOFTMAX, distilled=True),
         ),
     ),
     Experiment(
@@ -147,7 +162,7 @@ EXPERIMENTS = (
     Experiment(
         name="mpcvit-plus",
         mirrors="Figure and table: MPCViT+ beside MPCViT, with and without the added ReLU",
-        about="GeLU dropped token by token at a threshold of 0.75, linears fused, distilled",
+        about="GeLU dropped token by token at three thresholds, linears fused, distilled",
         figure=Figure.TRADE_OFF,
         networks=(
             *(mpcvit(ratio, distilled=True) for ratio in (0.3, 0.7)),
@@ -157,6 +172,18 @@ EXPERIMENTS = (
                     ("mpcvit-plus", MlpForm.FUSED_RELU),
                     ("mpcvit-plus-no-relu", MlpForm.FUSED),
                 )
+                for ratio in (0.3, 0.7)
+            ),
+            *(
+                mpcvit(
+                    ratio,
+                    distilled=True,
+                    search=_GELU_TOKEN,
+                    mlp_form=MlpForm.FUSED_RELU,
+                    gelu_threshold=threshold,
+                    label=f"mpcvit-plus-sigma-{threshold}",
+                )
+                for threshold in (0.5, 0.9)
                 for ratio in (0.3, 0.7)
             ),
         ),

@@ -27,29 +27,36 @@ def published(config_name: str, experiment: str, row: str) -> Published:
     """
     for data in ("cifar100", "cifar10", "tiny-imagenet"):
         if config_name.startswith(data):
-            return Published(**_table()[data].get(experiment, {}).get(row, {}))
+            values = published_table()[data].get(experiment, {}).get(row, {})
+            return Published(**{name: value for name, (value, _) in values.items()})
     return Published()
 
 
 def published_trade_offs() -> list[TradeOff]:
     """The paper's networks of known accuracy and latency, for a report to set beside ours."""
     names: dict[tuple[str, str], TradeOff] = {}
-    for data, experiments in _table().items():
+    for data, experiments in published_table().items():
         for experiment in ("trade-off", "mpcvit-plus", "head-pruning"):
             for network, found in experiments.get(experiment, {}).items():
                 if {"top1", "latency_s"} <= found.keys():
                     point = TradeOff(
                         data=data,
                         network=network,
-                        top1=found["top1"],
-                        seconds=found["latency_s"],
+                        top1=found["top1"][0],
+                        seconds=found["latency_s"][0],
                         origin="published",
-                        facts={"from": "the MPCViT paper: SPU 0.3.1b0, SEMI-2K, Xeon 2.40 GHz"},
+                        facts={
+                            "from": "the MPCViT paper: SPU 0.3.1b0, SEMI-2K, Xeon 2.40 GHz",
+                            "source": ", ".join(
+                                dict.fromkeys(source for _, source in found.values())
+                            ),
+                        },
                     )
                     names.setdefault((data, network), point)
     return list(names.values())
 
 
 @cache
-def _table() -> dict[str, Any]:
+def published_table() -> dict[str, Any]:
+    """Return each published value with its source, by data set, experiment, row and name."""
     return read_toml(Path(__file__).with_name("published.toml"), "table of published figures")

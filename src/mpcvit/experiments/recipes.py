@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from mpcvit.arch import AttentionKind, MlpForm
+from mpcvit.search.derive import DEFAULT_GELU_THRESHOLD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class Derivation:
     budget_s: float | None = None  # in place of the ratio
     per_layer: bool = False
     mlp_form: MlpForm | None = None  # of tokens without GeLU, where the search weighs GeLU
+    gelu_threshold: float = DEFAULT_GELU_THRESHOLD  # sigma: a token of a larger beta keeps GeLU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +47,14 @@ SOFTMAX = Recipe(name="softmax", settings=("model.attention=softmax",))
 HEAD_SEARCH = SearchRecipe(name="search")
 
 
-def plain(kind: AttentionKind, *settings: str, name: str = "") -> Recipe:
-    """The same attention kind in every head."""
-    if kind is AttentionKind.SOFTMAX and not settings:
+def plain(kind: AttentionKind, *, distilled: bool = False) -> Recipe:
+    """Return the network with the same attention kind in every head."""
+    if kind is AttentionKind.SOFTMAX and not distilled:
         return SOFTMAX
     return Recipe(
-        name=name or kind.value,
-        settings=(f"model.attention={kind.value}", *settings),
+        name=kind.value + "-distilled" * distilled,
+        settings=(f"model.attention={kind.value}",),
+        teacher=SOFTMAX if distilled else None,
     )
 
 
@@ -90,6 +93,7 @@ def mpcvit(
     search: SearchRecipe = HEAD_SEARCH,
     per_layer: bool = False,
     mlp_form: MlpForm | None = None,
+    gelu_threshold: float = DEFAULT_GELU_THRESHOLD,
     settings: tuple[str, ...] = (),
     label: str = "",
 ) -> Recipe:
@@ -98,7 +102,13 @@ def mpcvit(
     return Recipe(
         name=f"{stem}-{ratio}{end}",
         settings=settings,
-        derivation=Derivation(search=search, ratio=ratio, per_layer=per_layer, mlp_form=mlp_form),
+        derivation=Derivation(
+            search=search,
+            ratio=ratio,
+            per_layer=per_layer,
+            mlp_form=mlp_form,
+            gelu_threshold=gelu_threshold,
+        ),
         teacher=SOFTMAX if distilled else None,
         series=stem + end,
     )

@@ -1,5 +1,6 @@
 """Rows of an experiment: one per run, a summary over seeds, and a figure."""
 
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,16 +10,16 @@ from typing import Any
 
 from scipy import stats
 
+from mpcvit.arch import Architecture
 from mpcvit.config import Config
 from mpcvit.experiments.catalogue import Experiment, Figure
+from mpcvit.experiments.differences import CONFIDENCE, differences
 from mpcvit.experiments.published import published
 from mpcvit.experiments.recipes import Recipe, SearchRecipe
 from mpcvit.records import Provenance, write_rows
 from mpcvit.report.importance import draw_distributions
 from mpcvit.report.networks import Bar, NetworkRow, draw_bars, draw_trade_off
 from mpcvit.search.result import SearchResult
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class NetworkRun:
     recipe: Recipe
     config: Config
     network: NetworkRow
+    architecture: Architecture
     provenance: Provenance
     log: Sequence[Mapping[str, Any]]  # by epoch
 
@@ -49,8 +51,22 @@ class NetworkRun:
             "gelu_share": round(network.gelu_share, 4),
             "epochs": self.config.train.epochs,
             "distilled": self.recipe.teacher is not None,
+            "prices": network.latency_source,
             **_origin(self.config, self.provenance),
         }
+
+    def to_layer_rows(self) -> list[dict[str, Any]]:
+        """Return the architecture, a row for each layer, in the words of its file."""
+        layers = json.loads(self.architecture.to_json())["layers"]
+        return [
+            {
+                "network": self.recipe.name,
+                "seed": self.config.seed,
+                "layer": index,
+                **{part: json.dumps(choice) for part, choice in layer.items()},
+            }
+            for index, layer in enumerate(layers)
+        ]
 
     def to_epoch_rows(self) -> list[dict[str, Any]]:
         """What was learnt by when; the loss of a retraining has its teacher's terms in it."""
@@ -91,8 +107,28 @@ class SearchRun:
             "mixture_top1": round(100 * self.result.provenance.metrics["test_top1"], 2),
             "mean_alpha_by_layer": " ".join(f"{mean:.4f}" for mean in self.layer_means),
             "epochs": self.config.train.epochs,
+            "prices": self.result.latency.source,
             **_origin(self.config, self.result.provenance),
         }
+
+    def to_importance_rows(self) -> list[dict[str, Any]]:
+        """Return each alpha and beta; a place is empty where all share the choice."""
+        known = {"search": self.recipe.name, "seed": self.config.seed}
+        rows = []
+        for layer, heads in enumerate(self.result.alpha):
+            for head, values in enumerate(heads):
+                for row, value in enumerate(values):
+                    place = {
+                        "layer": layer,
+                        "head": head if len(heads) > 1 else "",
+                        "token": row if len(values) > 1 else "",
+                    }
+                    rows.append({**known, "parameter": "alpha", **place, "value": value})
+        for layer, values in enumerate(self.result.beta):
+            for token, value in enumerate(values):
+                place = {"layer": layer, "head": "", "token": token if len(values) > 1 else ""}
+                rows.append({**known, "parameter": "beta", **place, "value": value})
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +141,7 @@ class Summary:
 
     network: str
     seeds: int
+    epochs: int
     top1_mean: float | str
     top1_low: float | str
     top1_high: float | str
@@ -112,6 +149,7 @@ class Summary:
     modelled_s: float
     exchanges: float
     sent_mb: float
+    prices: str
     paper_top1: float | str
     paper_s: float | str
 
@@ -129,6 +167,7 @@ def summarise(experiment: Experiment, runs: Sequence[NetworkRun], images: int) -
             Summary(
                 network=name,
                 seeds=len(group),
+                epochs=group[0].config.train.epochs,
                 top1_mean=round(statistics.fmean(found), 2) if found else "fail",
                 top1_low=round(low, 2) if found else "",
                 top1_high=round(high, 2) if found else "",
@@ -136,6 +175,7 @@ def summarise(experiment: Experiment, runs: Sequence[NetworkRun], images: int) -
                 modelled_s=round(statistics.fmean(run.network.modelled_s for run in group), 3),
                 exchanges=round(statistics.fmean(run.network.exchanges for run in group), 1),
                 sent_mb=round(statistics.fmean(run.network.sent_mb for run in group), 3),
+                prices=group[0].network.latency_source,
                 paper_top1="" if paper.top1 is None else paper.top1,
                 paper_s="" if paper.latency_s is None else paper.latency_s,
             )
@@ -164,12 +204,20 @@ def interval(percents: Sequence[float], images: int) -> tuple[float, float]:
 def write_network_results(
     experiment: Experiment, runs: Sequence[NetworkRun], images: int, folder: Path
 ) -> list[Summary]:
-    """Write runs, their epochs, summary and figure of what there is so far."""
+    """Write what there is so far: runs, epochs, architectures, summary, differences, figure."""
     summaries = summarise(experiment, runs, images)
+    layers = [row for run in runs for row in run.to_layer_rows()]
+    write_rows(folder / f"{experiment.name}-architectures.csv", layers)
     write_rows(folder / f"{experiment.name}-runs.csv", [run.to_row() for run in runs])
     if epochs := [row for run in runs for row in run.to_epoch_rows()]:
         write_rows(folder / f"{experiment.name}-epochs.csv", epochs)
     write_rows(folder / f"{experiment.name}.csv", [asdict(summary) for summary in summaries])
+    accuracies: dict[str, dict[int, float]] = {}
+    for run in runs:
+        if run.top1 is not None:
+            accuracies.setdefault(run.recipe.name, {})[run.config.seed] = run.top1
+    if pairs := [asdict(pair) for pair in differences(accuracies)]:
+        write_rows(folder / f"{experiment.name}-differences.csv", pairs)
     series = {run.recipe.name: run.recipe.series or run.recipe.name for run in runs}
     trained = [summary for summary in summaries if not isinstance(summary.top1_mean, str)]
     path = folder / f"{experiment.name}.png"
@@ -202,6 +250,7 @@ def write_search_results(
 ) -> Mapping[str, list[float]]:
     """Write searches and the figure of their mean alpha per layer, over seeds."""
     write_rows(folder / f"{experiment.name}.csv", [run.to_row() for run in runs])
+    write_importance(experiment, runs, folder)
     by_name: dict[str, list[list[float]]] = {}
     for run in runs:
         by_name.setdefault(run.recipe.name, []).append(run.layer_means)
@@ -211,6 +260,12 @@ def write_search_results(
     }
     draw_distributions(folder / f"{experiment.name}.png", means)
     return means
+
+
+def write_importance(experiment: Experiment, runs: Sequence[SearchRun], folder: Path) -> None:
+    """Write every alpha and beta of the searches that an experiment stands on."""
+    rows = [row for run in runs for row in run.to_importance_rows()]
+    write_rows(folder / f"{experiment.name}-importance.csv", rows)
 
 
 def _origin(config: Config, provenance: Provenance) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Runs an experiment: each network and search once, resumed where it was left.
 
-A run's folder is named by configuration, recipe and seed, so that experiments
-share what they have in common: a teacher, a search, a baseline.
+A run's folder is named by configuration, recipe, seed and epochs, so that
+experiments share what they have in common: a teacher, a search, a baseline.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,17 +14,17 @@ import jax
 
 from mpcvit.arch import Architecture
 from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import Config, load_config
-from mpcvit.cost.estimate import estimate
+from mpcvit.config import Config, ModelConfig, load_config
 from mpcvit.cost.latency import LatencyTable
 from mpcvit.data import Dataset
 from mpcvit.errors import UserError
-from mpcvit.experiments.catalogue import Experiment
+from mpcvit.experiments.catalogue import Experiment, Length
 from mpcvit.experiments.recipes import Derivation, Recipe, SearchRecipe
 from mpcvit.experiments.results import (
     NetworkRun,
     SearchRun,
     Summary,
+    write_importance,
     write_network_results,
     write_search_results,
 )
@@ -47,17 +47,25 @@ DIVERGED_FILE = "diverged.txt"
 Watch = Callable[[str], AbstractContextManager[Sequence[Observer]]]
 """Who watches the run of that name."""
 
+Price = Callable[[ModelConfig], LatencyTable]
+"""What each choice of a model costs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Workshop:
-    """Where runs come from and go to: a configuration, its data, folders, seconds."""
+    """Where runs come from and go to: a configuration, its data, folders, seconds.
+
+    With a `length` all networks train its epochs. Without, those on labels alone
+    train `train.epochs`, and those from a search or with a teacher `distill.epochs`.
+    """
 
     config_file: Path
     overrides: tuple[str, ...]
     dataset: Dataset
     runs: Path
-    latency: LatencyTable | None
+    price: Price
     watch: Watch
+    length: Length | None = None
 
     def config(self, settings: Sequence[str], heads: int, seed: int) -> Config:
         """The configuration with a recipe's settings; a width grows until heads divide it."""
@@ -67,19 +75,34 @@ class Workshop:
             changes += [f"model.heads={heads}", f"model.width={-(-width // heads) * heads}"]
         return load_config(self.config_file, changes)
 
-    def folder(self, config: Config, name: str) -> Path:
-        return self.runs / config.name / name / f"seed-{config.seed}"
+    def network_config(self, recipe: Recipe, seed: int) -> Config:
+        """Return a network's configuration, with the epochs that it trains in both sections."""
+        config = self.config(recipe.settings, recipe.heads, seed)
+        derived = recipe.derivation is not None or recipe.teacher is not None
+        length = self.length or (Length.DISTILL if derived else Length.TRAIN)
+        epochs = (config.train if length is Length.TRAIN else config.distill).epochs
+        return replace(
+            config,
+            train=replace(config.train, epochs=epochs),
+            distill=replace(config.distill, epochs=epochs),
+        )
+
+    def network_folder(self, recipe: Recipe, seed: int) -> Path:
+        return self._folder(self.network_config(recipe, seed), recipe.name)
+
+    def _folder(self, config: Config, name: str) -> Path:
+        leaf = f"seed-{config.seed}-epochs-{config.train.epochs}"
+        return self.runs / config.name / name / leaf
 
     def search(self, recipe: SearchRecipe, seed: int) -> SearchResult:
         """What the search found; it runs first where it has not."""
-        config = self.config(recipe.settings, recipe.heads, seed)
-        config = replace(config, train=replace(config.train, epochs=config.search.epochs))
-        folder = self.folder(config, recipe.name)
+        config = self._search_config(recipe, seed)
+        folder = self._folder(config, recipe.name)
         if _is_finished(folder, SEARCH_FILE, config):
             result = SearchResult.load(folder)
             self._require_same(folder, result.provenance, config, "search")
             return result
-        latency = self.latency or estimate(config.model)
+        latency = self.price(config.model)
         with self.watch(f"{recipe.name}, seed {seed}") as observers:
             return search(
                 config,
@@ -90,6 +113,22 @@ class Workshop:
                 observers=observers,
             )
 
+    def has_finished(self, recipe: Recipe, seed: int) -> bool:
+        """Say whether a network, and the search that it comes from, need no more training."""
+        if recipe.derivation is not None and not self.has_searched(recipe.derivation.search, seed):
+            return False
+        config = self.network_config(recipe, seed)
+        folder = self._folder(config, recipe.name)
+        return _is_finished(folder, MODEL_FILE, config) or (folder / DIVERGED_FILE).exists()
+
+    def has_searched(self, recipe: SearchRecipe, seed: int) -> bool:
+        config = self._search_config(recipe, seed)
+        return _is_finished(self._folder(config, recipe.name), SEARCH_FILE, config)
+
+    def _search_config(self, recipe: SearchRecipe, seed: int) -> Config:
+        config = self.config(recipe.settings, recipe.heads, seed)
+        return replace(config, train=replace(config.train, epochs=config.search.epochs))
+
     def search_run(self, recipe: SearchRecipe, seed: int) -> SearchRun:
         result = self.search(recipe, seed)
         config = from_plain(Config, result.provenance.config, recipe.name)
@@ -98,7 +137,7 @@ class Workshop:
     def derive(self, derivation: Derivation, seed: int) -> Architecture:
         result = self.search(derivation.search, seed)
         form = derivation.mlp_form
-        rule = None if form is None else MlpRule(form=form)
+        rule = None if form is None else MlpRule(form=form, threshold=derivation.gelu_threshold)
         if derivation.budget_s is not None:
             return derive_by_budget(result, derivation.budget_s, mlp=rule).architecture
         return derive_by_ratio(
@@ -111,19 +150,19 @@ class Workshop:
             checkpoint = self.network(recipe, seed)
         except DivergedError:
             checkpoint = self._untrained(recipe, seed)
-        folder = self.folder(self.config(recipe.settings, recipe.heads, seed), recipe.name)
         return NetworkRun(
             recipe=recipe,
             config=from_plain(Config, checkpoint.provenance.config, recipe.name),
-            network=NetworkRow.of(recipe.name, checkpoint, self.latency),
+            network=NetworkRow.of(recipe.name, checkpoint, self.price(checkpoint.model)),
+            architecture=checkpoint.architecture,
             provenance=checkpoint.provenance,
-            log=tuple(read_log(folder)),
+            log=tuple(read_log(self.network_folder(recipe, seed))),
         )
 
     def network(self, recipe: Recipe, seed: int) -> Checkpoint:
         """The trained network; what it stands on runs first where it has not."""
         config, architecture = self._plan(recipe, seed)
-        folder = self.folder(config, recipe.name)
+        folder = self._folder(config, recipe.name)
         if _is_finished(folder, MODEL_FILE, config):
             checkpoint = Checkpoint.load(folder / MODEL_FILE)
             own = () if recipe.teacher is None else ("distill",)
@@ -133,7 +172,7 @@ class Workshop:
                     f"{folder} holds another architecture than its search now gives; remove it"
                 )
             if recipe.teacher is not None:
-                self._require_teacher(folder, checkpoint, config, recipe.teacher)
+                self._require_teacher(folder, checkpoint, recipe.teacher, seed)
             return checkpoint
         if (folder / DIVERGED_FILE).exists():
             raise DivergedError((folder / DIVERGED_FILE).read_text("utf-8"))
@@ -164,10 +203,8 @@ class Workshop:
             raise
 
     def _plan(self, recipe: Recipe, seed: int) -> tuple[Config, Architecture]:
-        """A network's configuration and architecture; searched ones train as long as distilled."""
-        config = self.config(recipe.settings, recipe.heads, seed)
-        if recipe.derivation is not None or recipe.teacher is not None:
-            config = replace(config, train=replace(config.train, epochs=config.distill.epochs))
+        """Return a network's configuration and architecture."""
+        config = self.network_config(recipe, seed)
         if recipe.derivation is not None:
             return config, self.derive(recipe.derivation, seed)
         model = config.model
@@ -191,10 +228,10 @@ class Workshop:
             )
 
     def _require_teacher(
-        self, folder: Path, student: Checkpoint, config: Config, recipe: Recipe
+        self, folder: Path, student: Checkpoint, recipe: Recipe, seed: int
     ) -> None:
         """Refuse a student of another teacher than the one that is there now, if one is."""
-        file = self.folder(config, recipe.name) / MODEL_FILE
+        file = self.network_folder(recipe, seed) / MODEL_FILE
         taught_by = student.provenance.teacher
         if taught_by and file.exists() and Checkpoint.load(file).parameter_digest != taught_by:
             raise UserError(f"{folder} was taught by another teacher than {file}; remove it")
@@ -217,12 +254,19 @@ class Workshop:
 
 
 def run_experiment(
-    experiment: Experiment, workshop: Workshop, seeds: Sequence[int], out: Path
+    experiment: Experiment,
+    workshop: Workshop,
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    only_finished: bool = False,
 ) -> tuple[list[Summary], Mapping[str, list[float]]]:
     """Run every row with every seed; results are written anew after each run.
 
-    Gives the networks' summary and the searches' mean alpha per layer.
+    Gives the networks' summary and the searches' mean alpha per layer. With
+    `only_finished` nothing is trained: rows that are not there are left out.
     """
+    workshop = replace(workshop, length=experiment.length)
     networks: list[NetworkRun] = []
     searches: list[SearchRun] = []
     summaries: list[Summary] = []
@@ -230,10 +274,19 @@ def run_experiment(
     images = len(workshop.dataset.test)
     for seed in seeds:
         for recipe in experiment.networks:
+            if only_finished and not workshop.has_finished(recipe, seed):
+                continue
             networks.append(workshop.network_run(recipe, seed))
             summaries = write_network_results(experiment, networks, images, out)
+            if recipe.derivation is not None:
+                found_by = recipe.derivation.search
+                if not any((run.recipe, run.config.seed) == (found_by, seed) for run in searches):
+                    searches.append(workshop.search_run(found_by, seed))
+                write_importance(experiment, searches, out)
             jax.clear_caches()  # the next row compiles its own
         for recipe in experiment.searches:
+            if only_finished and not workshop.has_searched(recipe, seed):
+                continue
             searches.append(workshop.search_run(recipe, seed))
             means = write_search_results(experiment, searches, out)
             jax.clear_caches()

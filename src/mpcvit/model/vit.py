@@ -141,6 +141,7 @@ class Mlp(nn.Module):
         width, hidden = self.config.width, self.config.hidden
         self.up = Linear(width, hidden, dtype=self.dtype)
         self.down = Linear(hidden, width, dtype=self.dtype)
+        self.fused = Linear(width, width, dtype=self.dtype)
         if isinstance(self.layer, LayerMixture) and self._choices:
             self.beta = self.param("beta", nn.initializers.ones, (self._choices,))
 
@@ -184,7 +185,13 @@ class Mlp(nn.Module):
         return self.down(self._drop(hidden, train))
 
     def _fused(self, x: Tokens) -> Tokens:
-        """x (W1 W2) + (b1 W2 + b2): the two linears as one."""
+        """x (W1 W2) + (b1 W2 + b2): the two linears as one.
+
+        Secret weights must not be multiplied under MPC: their owner does that
+        beforehand, by `fuse_linears`. Training learns both linears.
+        """
+        if self.has_variable("params", "fused"):
+            return self.fused(x)
         kernel = self.up.kernel @ self.down.kernel
         bias = self.up.bias @ self.down.kernel + self.down.bias
         return x @ kernel.astype(self.dtype) + bias.astype(self.dtype)

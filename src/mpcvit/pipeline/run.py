@@ -15,9 +15,7 @@ from typing import Any, Protocol
 import jax
 
 from mpcvit import __version__
-from mpcvit.bench.latency import measure_latency
 from mpcvit.checkpoint import Checkpoint
-from mpcvit.cost.estimate import estimate
 from mpcvit.cost.latency import LatencyTable
 from mpcvit.data import spread
 from mpcvit.errors import UserError
@@ -30,8 +28,8 @@ from mpcvit.optim.loop import DivergedError
 from mpcvit.pipeline.kept import make_once
 from mpcvit.pipeline.measure import measure
 from mpcvit.pipeline.plan import Plan
+from mpcvit.pipeline.prices import price_once
 from mpcvit.plain import to_plain
-from mpcvit.profile import Protocol as MpcProtocol
 from mpcvit.records import MODEL_FILE, write_rows
 from mpcvit.report.networks import describe_heads
 from mpcvit.runtime.rehearsal import with_script
@@ -83,7 +81,8 @@ class Pipeline:
 
     def run(self) -> None:
         self._train(SOFTMAX)
-        self.workshop = replace(self.workshop, latency=self._price())
+        table = self._price()
+        self.workshop = replace(self.workshop, price=lambda model: table)
         self._search()
         for recipe in self.plan.found:
             self._derive(recipe)
@@ -99,7 +98,7 @@ class Pipeline:
                 write_rows(self.folder / RESULTS_FILE, rows)
 
     def run_folder(self, recipe: Recipe) -> Path:
-        return self.workshop.folder(self.plan.config, recipe.name)
+        return self.workshop.network_folder(recipe, self.plan.config.seed)
 
     def _train(self, recipe: Recipe) -> bool:
         """Whether there is a network now; a training may diverge."""
@@ -118,24 +117,11 @@ class Pipeline:
         return not self._do(step, recipe.name, work).outcome.startswith("diverged")
 
     def _price(self) -> LatencyTable:
-        """The latency file; modelled for Cheetah, whose exchanges are no rounds."""
         plan, path = self.plan, self.folder / "latency.json"
 
-        def make() -> None:
-            if plan.profile.protocol is MpcProtocol.CHEETAH:
-                estimate(plan.config.model, plan.profile.network).save(path)
-            else:
-                model, kinds = plan.config.model, plan.kinds
-                measure_latency(model, plan.profile, kinds, self.display.count).save(path)
-
         def work() -> tuple[bool, str]:
-            made_from = {
-                "model": to_plain(plan.config.model),
-                "profile": to_plain(plan.profile),
-                "kinds": sorted(kind.value for kind in plan.kinds),
-                "version": __version__,
-            }
-            reused = make_once(path, made_from, make, LatencyTable.load)
+            model, profile, count = plan.config.model, plan.profile, self.display.count
+            reused = price_once(path, model, profile, plan.kinds, count)
             return reused, LatencyTable.load(path).source.partition(":")[0]
 
         self._do("profile", plan.profile.protocol.value, work)

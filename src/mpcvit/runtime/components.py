@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpcvit.arch import AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.config import ModelConfig
 from mpcvit.model.attention import KindParameters, attend, attention_scores
+from mpcvit.model.fuse import fuse_linears
 from mpcvit.model.layers import activate
 from mpcvit.model.vit import Attention, Inverse, Mlp
 
@@ -87,14 +88,17 @@ def attention_layer(kind: AttentionKind, config: ModelConfig) -> Component:
 
 
 def mlp(form: MlpForm, config: ModelConfig, tokens: int) -> Component:
-    """An MLP in which all of some tokens take one form."""
-    module = Mlp(config, LayerArchitecture(heads=(), mlp=form))
+    """An MLP in which all of some tokens take one form, with the weights that its owner shares."""
+    layer = LayerArchitecture(heads=(), mlp=form)
+    module = Mlp(config, layer)
     x = _random(1, tokens, config.width)
+    block = {"blocks_0": {"mlp": _init(module, x, train=False)}}
+    shared = fuse_linears(Architecture(layers=(layer,)), block)["blocks_0"]["mlp"]
 
     def function(parameters: Any, x: Any) -> Any:
         return module.apply({"params": parameters}, x, train=False)
 
-    return Component.of(function, _init(module, x, train=False), x)
+    return Component.of(function, shared, x)
 
 
 def block_parts(config: ModelConfig) -> dict[str, Component]:

@@ -16,7 +16,7 @@ from mpcvit.lowering.values import Observed, observe
 from mpcvit.profile import Profile
 from mpcvit.run_record import Reveal
 from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.stages import Stage, stage_network
+from mpcvit.runtime.stages import Stage, shared_parameters, stage_network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ def representable(model: Model, images: np.ndarray, profile: Profile) -> tuple[O
         card = replace(card, plan=replace(card.plan, trust=Trust()))
     stages = stage_network(card, profile).stages
     found = []
-    for stage, values in _values(stages, model.parameters, images):
+    for stage, values in _values(stages, shared_parameters(model), images):
         for value in values:
             if not value.largest < profile.magnitude_limit:  # also NaN
                 found.append(

@@ -29,6 +29,7 @@ from mpcvit.runtime.link import Channel
 from mpcvit.runtime.result import Answers
 from mpcvit.runtime.reuse import settled
 from mpcvit.runtime.roles import Role
+from mpcvit.runtime.stages import shared_parameters
 from mpcvit.runtime.terms import Terms, difference, terms_of
 
 Report = Callable[[dict[str, Any]], None]
@@ -92,7 +93,7 @@ def offer_model(
     if announced is not None and request != announced:
         raise PartyError("the data owner asks for other images than it was admitted with")
     session.prepare(card, request)
-    session.share_weights(flatten_parameters(model.parameters))
+    session.share_weights(flatten_parameters(shared_parameters(model)))
     for batch in request.batches:
         session.infer(batch)
     session.finish()

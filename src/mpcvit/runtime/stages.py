@@ -20,7 +20,9 @@ from mpcvit.lowering.fold import weight_shapes
 from mpcvit.lowering.functions import Functions, functions_of
 from mpcvit.lowering.heads import queries_of
 from mpcvit.lowering.plan import HEAD_NORM, Plan, place_of
+from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.lowering.strays import guard, is_watched
+from mpcvit.model.fuse import fuse_linears
 from mpcvit.model.vit import Block, Embed, Head, init_parameters
 from mpcvit.profile import Profile
 from mpcvit.runtime.answer import Opening
@@ -67,10 +69,13 @@ def stage_network(card: ModelCard, profile: Profile) -> Staged:
         shapes = weight_shapes(card.model, card.architecture, card.plan.passes)
         stages = (*cut_lowered(card, card.plan), *reveal)
         return Staged(stages=stages, parameters=shapes, notes=())
-    config, notes = fit_fixed_point(card.model, card.architecture, profile)
+    architecture = card.architecture
+    config, notes = fit_fixed_point(card.model, architecture, profile)
     return Staged(
-        stages=(*cut(config, card.architecture), *reveal),
-        parameters=jax.eval_shape(lambda: init_parameters(config, card.architecture, seed=0)),
+        stages=(*cut(config, architecture), *reveal),
+        parameters=jax.eval_shape(
+            lambda: fuse_linears(architecture, init_parameters(config, architecture, seed=0))
+        ),
         notes=notes,
     )
 
@@ -84,6 +89,13 @@ def revealing(opening: Opening) -> tuple[Stage, ...]:
         return opening(logits, *slack)
 
     return (Stage(name="reveal", parts=(), function=apply, takes_slack=opening.trust.guard),)
+
+
+def shared_parameters(model: Model) -> Parameters:
+    """Return what a model owner shares: nothing in it is multiplied by another secret weight."""
+    if isinstance(model, SecureProgram):
+        return model.parameters
+    return fuse_linears(model.architecture, model.parameters)
 
 
 def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:

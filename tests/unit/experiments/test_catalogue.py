@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from mpcvit.config import load_config
+from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import EXPERIMENTS, find_experiment
-from mpcvit.experiments.published import _table, published
+from mpcvit.experiments.published import published, published_table
 from mpcvit.experiments.run import Workshop
 from tests.unit.test_config import TINY
 
@@ -20,7 +21,7 @@ def make_workshop(config_file, **changes):
         "overrides": (),
         "dataset": None,
         "runs": Path("runs"),
-        "latency": None,
+        "price": estimate,
         "watch": None,
     }
     return Workshop(**{**values, **changes})
@@ -43,6 +44,36 @@ def test_three_heads_of_the_paper_take_a_width_of_258():
     assert widths == [256, 256, 258]
 
 
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda one: one.name)
+def test_every_network_of_a_comparison_and_its_teacher_train_as_long(experiment):
+    """The paper's kinds of attention train 300 epochs, its other networks 600."""
+    cifar = next(path for path in CONFIGS if path.stem == "cifar10")
+    workshop = make_workshop(cifar, length=experiment.length)
+    recipes = [*experiment.networks, *(row.teacher for row in experiment.networks if row.teacher)]
+    configs = [workshop.network_config(recipe, seed=0) for recipe in recipes]
+    wanted = 300 if experiment.name == "attention-variants" else 600
+    assert {config.train.epochs for config in configs} <= {wanted}
+    assert {config.distill.epochs for config in configs} <= {wanted}
+    folders = {workshop.network_folder(recipe, seed=2).name for recipe in recipes}
+    assert folders <= {f"seed-2-epochs-{wanted}"}
+
+
+def test_a_pipeline_trains_what_each_section_says():
+    cifar = next(path for path in CONFIGS if path.stem == "cifar10")
+    networks = find_experiment("trade-off").networks
+    by_name = {row.name: make_workshop(cifar).network_config(row, 0) for row in networks}
+    epochs = {name: config.train.epochs for name, config in by_name.items()}
+    assert epochs["softmax"] == epochs["scaling"] == 300
+    assert epochs["mpcvit-0.7"] == epochs["mpcformer-distilled"] == 600
+
+
+def test_controls_of_distillation_are_taught_but_not_searched():
+    rows = {row.name: row for row in find_experiment("distillation").networks}
+    for name in ("scaling-distilled", "relu_softmax-distilled"):
+        assert rows[name].derivation is None
+        assert rows[name].teacher is rows["mpcvit-0.7-distilled"].teacher is not None
+
+
 def test_names_are_unique_and_shared_rows_are_the_same_recipe():
     """Runs are kept by name, so one name must not stand for two recipes."""
     seen = {}
@@ -58,7 +89,7 @@ def test_names_are_unique_and_shared_rows_are_the_same_recipe():
 
 
 def test_published_rows_exist():
-    for data in _table().values():
+    for data in published_table().values():
         for name, rows in data.items():
             assert set(rows) <= set(find_experiment(name).row_names)
     assert published("cifar100", "trade-off", "mpcvit-0.7").top1 == 75.38

@@ -10,6 +10,7 @@ import pytest
 
 from mpcvit.checkpoint import Checkpoint
 from mpcvit.config import load_config
+from mpcvit.cost.estimate import estimate
 from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import find_experiment
@@ -53,7 +54,7 @@ def make_workshop(dataset, folder, watcher, overrides=QUICK):
         overrides=overrides,
         dataset=dataset,
         runs=folder,
-        latency=None,
+        price=estimate,
         watch=watcher,
     )
 
@@ -64,7 +65,7 @@ def read_rows(path: Path):
 
 
 @pytest.mark.long
-def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypatch):
+def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypatch, drawn):
     monkeypatch.setattr("mpcvit.optim.loop.TELL_EVERY_S", 0.0)
     experiment = find_experiment("trade-off").only(["softmax", "mpcvit-0.3-distilled"])
     watcher = Watcher()
@@ -82,7 +83,26 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
     rows = read_rows(tmp_path / "trade-off-runs.csv")
     assert [row["distilled"] for row in rows] == ["False", "True"]
     assert rows[1]["heads"] == "2 scaling + 2 relu_softmax"
-    assert (tmp_path / "trade-off.png").stat().st_size > 10_000
+    assert (tmp_path / "trade-off.png").exists()
+    shown = {line.get_label(): line.get_xydata().tolist() for line in drawn[-1].axes[0].lines}
+    assert shown == {
+        one.network.replace("-0.3", ""): [[one.modelled_s, one.top1_mean]] for one in summaries
+    }
+    layers = read_rows(tmp_path / "trade-off-architectures.csv")
+    assert [(row["network"], row["layer"]) for row in layers] == [
+        *(("softmax", str(layer)) for layer in range(2)),
+        *(("mpcvit-0.3-distilled", str(layer)) for layer in range(2)),
+    ]
+    assert sum(row["attention"].count("relu_softmax") for row in layers) == 2
+    alphas = read_rows(tmp_path / "trade-off-importance.csv")
+    assert [(row["layer"], row["head"]) for row in alphas] == [
+        (str(layer), str(head)) for layer in range(2) for head in range(2)
+    ]
+    assert {(row["search"], row["parameter"], row["token"]) for row in alphas} == {
+        ("search", "alpha", "")
+    }
+    assert {row["epochs"] for row in rows} == {"1"}
+    assert all(row["prices"].startswith("modelled from counts") for row in rows)
     epochs = read_rows(tmp_path / "trade-off-epochs.csv")
     assert [(row["network"], row["epoch"]) for row in epochs] == [
         ("softmax", "1"),
@@ -96,7 +116,9 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
     _, means = run_experiment(searches, workshop, [0], tmp_path)
     assert watcher.started == []  # the networks' own search serves
     assert len(means["search"]) == 2
-    assert (tmp_path / "latency-weight.png").stat().st_size > 5_000
+    assert (tmp_path / "latency-weight.png").exists()
+    (line,) = drawn[-1].axes[0].lines
+    assert line.get_ydata().tolist() == means["search"]
 
     def changed(setting):
         return make_workshop(dataset, tmp_path / "runs", watcher, (*QUICK, setting))
@@ -108,7 +130,7 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
         run_experiment(experiment, changed("distill.temperature=2.0"), [0], tmp_path)
     with pytest.raises(UserError, match=r"search.* other settings: 'search.latency_weight' was"):
         run_experiment(searches, changed("search.latency_weight=0.1"), [0], tmp_path)
-    teacher = tmp_path / "runs" / "digits-tiny" / "softmax" / "seed-0" / MODEL_FILE
+    teacher = tmp_path / "runs" / "digits-tiny" / "softmax" / "seed-0-epochs-1" / MODEL_FILE
     kept = Checkpoint.load(teacher)
     halved = jax.tree.map(lambda leaf: leaf / 2, kept.parameters)
     replace(kept, parameters=halved).save(teacher)
@@ -138,6 +160,21 @@ def test_a_network_that_diverges_is_a_row_and_is_not_tried_again(dataset, tmp_pa
     assert summaries[0].top1_mean == "fail"
     assert summaries[0].modelled_s > 0
     assert read_rows(tmp_path / "attention-variants-runs.csv")[0]["top1"] == "fail"
+
+
+def test_rows_are_collected_without_training(dataset, tmp_path):
+    experiment = find_experiment("trade-off").only(["scaling", "mpcvit-0.3"])
+    watcher = Watcher()
+    workshop = make_workshop(dataset, tmp_path / "runs", watcher)
+    summaries, _ = run_experiment(experiment, workshop, [0], tmp_path, only_finished=True)
+    assert summaries == []
+    run_experiment(experiment.only(["scaling"]), workshop, [0], tmp_path)
+    watcher.started = []
+    summaries, _ = run_experiment(experiment, workshop, [0, 1], tmp_path, only_finished=True)
+    assert watcher.started == []
+    assert [(one.network, one.seeds) for one in summaries] == [("scaling", 1)]
+    longer = make_workshop(dataset, tmp_path / "runs", watcher, (*QUICK, "distill.epochs=2"))
+    assert run_experiment(experiment, longer, [0], tmp_path, only_finished=True)[0] == []
 
 
 def test_intervals_against_known_ones():

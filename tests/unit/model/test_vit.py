@@ -8,7 +8,7 @@ import pytest
 from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.config import Activation, BlockForm, Pooling
 from mpcvit.errors import UserError
-from mpcvit.model.vit import ViT
+from mpcvit.model.vit import Attention, Embed, ViT
 from tests import reference
 from tests.models import perturbed_parameters, random_images, small_config
 from tests.tolerances import F32, assert_close
@@ -132,6 +132,67 @@ def test_training_differs_from_evaluation_only_by_chance():
 
     assert np.array_equal(train(0), train(0))
     assert not np.allclose(train(0), train(1), atol=1e-3)
+
+
+def branches_kept(train):
+    """For each layer and image, what its attention's branch was multiplied by."""
+    config = small_config(depth=3, stochastic_depth=0.4, block=BlockForm.PRE)
+    architecture = uniform(config, K.SCALING)
+    parameters = perturbed_parameters(config, architecture)
+    for index in range(config.depth):  # the MLP's branch adds nothing
+        down = parameters[f"blocks_{index}"]["mlp"]["down"]
+        down.update({name: np.zeros_like(leaf) for name, leaf in down.items()})
+    parameters = jax.tree.map(jnp.asarray, parameters)
+    images = random_images(config, batch=1000)
+    embed = Embed(config).apply({"params": parameters["embed"]}, images)
+    _, named = ViT(config, architecture).apply(
+        {"params": parameters}, images, train=train, rngs={"dropout": jax.random.key(5)}
+    )
+    factors, before = [], np.asarray(embed)
+    for block in named["blocks"]:
+        after, branch = np.asarray(block["output"]), np.asarray(block["attention"])
+        largest = np.abs(branch).reshape(len(branch), -1).argmax(axis=1)
+        added = (after - before).reshape(len(branch), -1)
+        own = branch.reshape(len(branch), -1)
+        rows = np.arange(len(branch))
+        factors.append(added[rows, largest] / own[rows, largest])
+        before = after
+    return np.array(factors)
+
+
+def test_stochastic_depth_rises_from_layer_to_layer_and_rests_in_evaluation():
+    """Layer l is skipped at `rate l / (depth - 1)`, and what stays is scaled to keep the mean."""
+    factors = branches_kept(train=True)
+    for layer, rate in enumerate((0.0, 0.2, 0.4)):
+        skipped = np.abs(factors[layer]) < 1e-3
+        # 1,000 draws: four standard deviations of the share are at most 0.062
+        assert abs(skipped.mean() - rate) <= 4 * np.sqrt(rate * (1 - rate) / 1000)
+        np.testing.assert_allclose(factors[layer][~skipped], 1 / (1 - rate), rtol=1e-3)
+    np.testing.assert_allclose(branches_kept(train=False), 1.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize("mask", [(1, 1, 1), (1, 0, 1), (0, 0, 1)])
+def test_pruned_heads_leave_the_sum_of_the_others(mask):
+    """MHA = sum z Att: a head whose rows of the projection are zero is not there."""
+    config = small_config()
+    architecture = uniform(config, K.RELU_SOFTMAX)
+    own = perturbed_parameters(config, architecture)["blocks_0"]["attention"]
+    kernel = own["proj"]["kernel"].reshape(config.heads, config.head_dim, config.width)
+    masked = (kernel * np.reshape(mask, (-1, 1, 1))).reshape(config.width, config.width)
+    x = np.random.default_rng(3).standard_normal((2, config.tokens, config.width))
+    found, _ = Attention(config, architecture.layers[0]).apply(
+        {"params": jax.tree.map(jnp.asarray, {**own, "proj": {**own["proj"], "kernel": masked}})},
+        jnp.asarray(x, jnp.float32),
+        train=False,
+    )
+    qkv = (x @ own["qkv"]["kernel"]).reshape(2, config.tokens, 3, config.heads, config.head_dim)
+    wanted = np.broadcast_to(own["proj"]["bias"].astype(np.float64), found.shape).copy()
+    for head in np.flatnonzero(mask):
+        q, k, v = (qkv[:, :, part, head] for part in range(3))
+        scores = np.maximum(q @ k.transpose(0, 2, 1) / np.sqrt(config.head_dim), 0)
+        weights = scores / (scores.sum(axis=-1, keepdims=True) + config.attention_eps)
+        wanted += weights @ v @ kernel[head]
+    assert_close(found, wanted, F32)
 
 
 def test_dropout_keeps_the_mean_and_the_rate():

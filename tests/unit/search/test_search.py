@@ -33,7 +33,7 @@ def dataset():
 
 
 @pytest.mark.long
-def test_a_stopped_search_resumes_to_the_same_alpha(tmp_path, dataset, monkeypatch):
+def test_a_stopped_search_resumes_to_the_same_alpha(tmp_path, dataset, monkeypatch, drawn):
     monkeypatch.setattr("mpcvit.optim.loop.TELL_EVERY_S", 0.0)
     config = configure("search.activation=token", "search.latency_weight=1e-2")
     table = estimate(config.model)
@@ -50,7 +50,13 @@ def test_a_stopped_search_resumes_to_the_same_alpha(tmp_path, dataset, monkeypat
     assert rows[-1]["alpha"] == [[list(row) for row in layer] for layer in whole.alpha]
     assert np.shape(rows[-1]["beta"]) == (2, 5)
     assert rows[-1]["train_expected_s"] < rows[0]["train_expected_s"]
-    assert (tmp_path / "whole" / "search.png").stat().st_size > 10_000
+    assert (tmp_path / "whole" / "search.png").exists()
+    heat, layers, movement = drawn[-1].axes[:3]  # of alpha; beta's and the colour bars follow
+    by_head = np.array(whole.alpha)[:, :, 0]
+    np.testing.assert_allclose(heat.images[0].get_array(), by_head)
+    np.testing.assert_allclose(layers.lines[0].get_ydata(), by_head.mean(axis=1))
+    assert [line.get_ydata()[-1] for line in movement.lines] == pytest.approx(by_head.mean(axis=1))
+    assert list(movement.lines[0].get_xdata()) == [row["epoch"] for row in rows]
 
 
 def test_another_latency_is_another_search(tmp_path, dataset):

@@ -60,7 +60,7 @@ def dealer(
     from mpcvit.lowering.engine import choose_engine
     from mpcvit.report.live import counting
 
-    (name,) = known_networks(network, config)
+    (name,) = known_networks(network, list(paper_networks(config)))
     architecture = paper_networks(config)[name]
     models = (
         random_checkpoint(config, architecture),

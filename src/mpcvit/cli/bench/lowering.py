@@ -61,13 +61,14 @@ def lowering(
     Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
     """
     from mpcvit.bench.lowered import bench_lowering, read_example
+    from mpcvit.bench.networks import paper_networks
     from mpcvit.experiments.published import published
     from mpcvit.report.costs import draw_lowering
     from mpcvit.report.live import counting
 
     config = load_config(config_file, list(overrides or []))
     settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
-    names = known_networks(only, config.model)
+    names = known_networks(only, list(paper_networks(config.model)))
     with counting() as progress:
         rows = bench_lowering(
             config.model,

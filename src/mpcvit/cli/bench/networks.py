@@ -1,9 +1,11 @@
 """`mpcvit bench` of networks as they are written: the paper's tables and figures."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mpcvit.arch import Architecture
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
@@ -60,25 +62,44 @@ def network(
     only: Annotated[
         str | None, typer.Option("--networks", help="Only these, between commas.")
     ] = None,
+    architectures: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--arch",
+            help="Architecture of a search (JSON of `mpcvit derive`), named by its file; it "
+            "replaces the random one of the same name. Repeat for more.",
+        ),
+    ] = None,
     measure: Measure = False,
     out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
     """Cost of whole networks as they are written: every one that the paper times.
 
-    Weights are random, as the cost does not depend on them.
+    Weights are random, as the cost does not depend on them. So is the choice of
+    heads and tokens, unless `--arch` gives searched ones.
 
     Example: mpcvit bench network --networks softmax,scaling --out results/secure/network.csv
     """
+    from mpcvit.bench.networks import networks_as_written
     from mpcvit.bench.secure import bench_network
     from mpcvit.experiments.published import published
     from mpcvit.report.costs import draw_seconds
     from mpcvit.report.live import counting
 
     config, settings = load_config(config_file), load_profile(profile)
-    names = [] if only is None else known_networks(only, config.model)
+    searched = {path.stem: Architecture.load(path) for path in architectures or ()}
+    known = [*networks_as_written(config.model), *searched]
+    names = [] if only is None else known_networks(only, known)
     with counting() as progress:
-        rows = bench_network(config.model, settings, only=names, measure=measure, progress=progress)
+        rows = bench_network(
+            config.model,
+            settings,
+            only=names,
+            measure=measure,
+            progress=progress,
+            searched=searched,
+        )
     rows = beside_paper(rows, "network", config.name, "trade-off", published)
     tell(rows, "network", out, as_json, lambda path: draw_seconds(path, rows, "network"))
 

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from mpcvit.cli.options import print_json
 from mpcvit.errors import UserError, nearest
-
-if TYPE_CHECKING:
-    from mpcvit.config import ModelConfig
 
 CIFAR = Path("configs/cifar10.toml")
 TINY_IMAGENET = Path("configs/tiny-imagenet.toml")
@@ -35,10 +32,9 @@ Measure = Annotated[
 ]
 
 
-def known_networks(names: str, model: "ModelConfig") -> list[str]:
-    from mpcvit.bench.networks import paper_networks
-
-    known, wanted = list(paper_networks(model)), [name.strip() for name in names.split(",")]
+def known_networks(names: str, known: list[str]) -> list[str]:
+    """Return the names between commas, and refuse one that is not known."""
+    wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in known:
             raise UserError(f"there is no network {name!r}; {nearest(name, known)}")

@@ -37,8 +37,9 @@ def tunnel(
     from mpcvit.bench.tunnel import bench_tunnel
     from mpcvit.report.live import counting
 
-    (name,) = known_networks(network, config)
-    model = random_checkpoint(config, paper_networks(config)[name])
+    architectures = paper_networks(config)
+    (name,) = known_networks(network, list(architectures))
+    model = random_checkpoint(config, architectures[name])
     networks = {"wan": load_profile("semi2k-wan").network, "loopback": Network()}
     with counting() as progress:
         rows = bench_tunnel(

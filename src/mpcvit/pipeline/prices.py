@@ -1,0 +1,61 @@
+"""Prices of a model's choices, measured once and kept with the runs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mpcvit import __version__
+from mpcvit.arch import AttentionKind
+from mpcvit.bench.latency import Progress, measure_latency
+from mpcvit.config import ModelConfig
+from mpcvit.cost.estimate import estimate
+from mpcvit.cost.latency import LatencyTable
+from mpcvit.experiments.run import Price
+from mpcvit.pipeline.kept import make_once
+from mpcvit.plain import to_plain
+from mpcvit.profile import Profile, Protocol
+from mpcvit.records import content_digest
+
+# Raised when a choice is computed otherwise. 2: owners multiply fused linears themselves.
+_COUNTING = 2
+
+
+def price_once(
+    path: Path,
+    model: ModelConfig,
+    profile: Profile,
+    kinds: Sequence[AttentionKind],
+    progress: Progress,
+) -> bool:
+    """Write the latency file of a model and say whether it was there already.
+
+    Prices are measured. Those of Cheetah, whose exchanges are no rounds, are modelled.
+    """
+
+    def make() -> None:
+        if profile.protocol is Protocol.CHEETAH:
+            estimate(model, profile.network).save(path)
+        else:
+            measure_latency(model, profile, tuple(kinds), progress).save(path)
+
+    made_from = {
+        "model": to_plain(model),
+        "profile": to_plain(profile),
+        "kinds": sorted(kind.value for kind in kinds),
+        "version": __version__,
+        "counting": _COUNTING,
+    }
+    return make_once(path, made_from, make, LatencyTable.load)
+
+
+def measured_prices(folder: Path, profile: Profile, progress: Progress) -> Price:
+    """Return prices that are measured when a model is first seen, all attention kinds at once."""
+
+    def price(model: ModelConfig) -> LatencyTable:
+        model = replace(model, attention=AttentionKind.SOFTMAX)  # changes no price
+        name = content_digest({"model": to_plain(model), "counting": _COUNTING})
+        path = folder / f"{name}.json"
+        price_once(path, model, profile, tuple(AttentionKind), progress)
+        return LatencyTable.load(path)
+
+    return price

@@ -1,0 +1,88 @@
+"""Prices without a run, against what SPU counts: MLPs by form, and layers that mix."""
+
+import pytest
+
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.bench.networks import random_checkpoint, random_images
+from mpcvit.config import ModelConfig
+from mpcvit.cost.estimate import estimate
+from mpcvit.profile import load_profile
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.compiled import compile_network
+from mpcvit.runtime.components import mlp
+from mpcvit.runtime.probe import probe
+from mpcvit.runtime.run import run
+from tests.models import small_checkpoint, small_config
+
+K, F = AttentionKind, MlpForm
+SEMI2K = load_profile("semi2k")
+CIFAR = ModelConfig(image_size=32, patch_size=4, classes=10, depth=1, heads=4, width=256)
+
+
+@pytest.mark.parametrize(
+    ("form", "exchanges", "megabytes"),
+    [(F.FUSED, 2, 0.72), (F.FUSED_RELU, 10, 1.92), (F.LINEAR, 4, 2.70), (F.LINEAR_RELU, 12, 3.89)],
+)
+def test_an_mlp_of_the_papers_shape(form, exchanges, megabytes):
+    """A product of secret weights would add 2 exchanges and 3.4 MB to the fused forms."""
+    part = mlp(form, CIFAR, CIFAR.tokens)
+    counted = probe(part.function, part.inputs, SEMI2K).cost
+    priced = estimate(CIFAR).mlp_cost(0, form).total(CIFAR.tokens)
+    assert counted.exchanges == priced.exchanges == exchanges
+    sent_bytes = max(counted.sent_bytes, counted.received_bytes)
+    assert sent_bytes == pytest.approx(priced.sent_bytes, rel=0.003)
+    assert sent_bytes == pytest.approx(1e6 * megabytes, rel=0.01)
+
+
+ALL_SCALING = (K.SCALING,) * 4
+LAYERS = {
+    "fused": LayerArchitecture(heads=ALL_SCALING, mlp=F.FUSED),
+    "fused with ReLU": LayerArchitecture(heads=ALL_SCALING, mlp=F.FUSED_RELU),
+    "mixed tokens": LayerArchitecture(
+        heads=ALL_SCALING, mlp=(F.ACTIVATED,) * 9 + (F.FUSED_RELU,) * 47 + (F.ACTIVATED,) * 9
+    ),
+    "mixed heads": LayerArchitecture(
+        heads=(K.RELU_SOFTMAX, K.SCALING, K.RELU_SOFTMAX, K.SCALING), mlp=F.FUSED
+    ),
+    "softmax beside scaling": LayerArchitecture(
+        heads=(K.SOFTMAX, K.SCALING, K.SCALING, K.SCALING), mlp=F.FUSED
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_of_the_papers_shape(name):
+    """Whole networks of one layer; two exchanges carry the image and the logits."""
+    architecture = Architecture(layers=(LAYERS[name],))
+    record = run(
+        random_checkpoint(CIFAR, architecture), random_images(CIFAR), SEMI2K, simulate=True
+    ).record
+    priced = estimate(CIFAR).price(architecture)
+    assert record.exchanges == priced.exchanges + 2
+    assert record.sent_bytes == pytest.approx(priced.sent_bytes, rel=0.003)
+
+
+def test_one_token_that_keeps_gelu_keeps_its_exchanges():
+    """Token by token, only bytes fall: GeLU's exchanges go with the last token."""
+    table = estimate(CIFAR)
+
+    def priced(kept):
+        forms = (F.ACTIVATED,) * kept + (F.FUSED_RELU,) * (CIFAR.tokens - kept)
+        return table.price_layer(0, LayerArchitecture(heads=(), mlp=forms))
+
+    whole, few, none = (priced(kept) for kept in (CIFAR.tokens, 1, 0))
+    assert few.exchanges > whole.exchanges > none.exchanges  # few pays for the fused product too
+    assert whole.sent_bytes > few.sent_bytes > none.sent_bytes
+
+
+@pytest.mark.parametrize("forms", [F.FUSED, F.FUSED_RELU, (F.ACTIVATED, *[F.FUSED_RELU] * 4)])
+def test_secret_weights_are_shared_as_products(forms):
+    config = small_config()
+    if isinstance(forms, tuple):
+        forms = forms + (F.FUSED,) * (config.tokens - len(forms))
+    layer = LayerArchitecture(heads=(K.SCALING,) * config.heads, mlp=forms)
+    architecture = Architecture(layers=(layer,) * config.depth)
+    checkpoint = small_checkpoint(config, architecture)
+    shapes = compile_network(ModelCard.of(checkpoint), SEMI2K, 1).parameters
+    assert shapes["blocks_0.mlp.fused.kernel"] == (config.width, config.width)
+    assert ("blocks_0.mlp.up.kernel" in shapes) == isinstance(forms, tuple)
