@@ -58,6 +58,7 @@ def test_two_processes_and_a_record(model, pictures, tmp_path):
 
 def test_json_and_simulator(model, pictures):
     arguments = ("--profile", "aby3", "--simulate", "--batch-size", 2, "--json")
+    arguments = (*arguments, "--reveal", "logits")
     document = json.loads(invoke("run", model, pictures / "1.png", pictures, *arguments).stdout)
     names = [prediction["image"] for prediction in document["predictions"]]
     assert names == [str(pictures / name) for name in ("1.png", "0.png", "1.png")]

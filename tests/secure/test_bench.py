@@ -74,7 +74,11 @@ def test_layers_that_differ_in_order_alone_are_counted_once():
     )
     architecture = Architecture(layers=layers)
     whole = run(
-        random_checkpoint(config, architecture), random_images(config), SEMI2K, simulate=True
+        random_checkpoint(config, architecture),
+        random_images(config),
+        SEMI2K,
+        reveal="logits",
+        simulate=True,
     ).record
     counted = count_stages(config, architecture, SEMI2K).stages
 
@@ -109,7 +113,7 @@ def bench_rows(config, architecture):
     from mpcvit.runtime.run import run
 
     checkpoint = random_checkpoint(config, architecture)
-    yield run(checkpoint, random_images(config), SEMI2K, simulate=True).record
+    yield run(checkpoint, random_images(config), SEMI2K, reveal="logits", simulate=True).record
 
 
 def test_cheetah_has_no_rounds_to_price():

@@ -22,7 +22,7 @@ def steady_cost(name, depth):
     program = lower_like(
         read_example(EXAMPLE).plan, model, paper_networks(model)[name], choose_engine(profile)
     )
-    record = run(program, random_images(model, 2), profile, simulate=True).record
+    record = run(program, random_images(model, 2), profile, reveal="logits", simulate=True).record
     return record.batches[-1].total
 
 

@@ -47,7 +47,9 @@ def test_every_attention_kind_and_mlp_form(changes):
     config = small_config(depth=1)
     checkpoint, pixels = small_checkpoint(config, everything(config)), random_pixels(config, 1)
     plain = Classifier(checkpoint)
-    found = mpcvit.run(checkpoint, pixels, replace(DEALER, **changes), simulate=True)
+    found = mpcvit.run(
+        checkpoint, pixels, replace(DEALER, **changes), reveal="logits", simulate=True
+    )
     assert_close(found.logits, plain(plain.preprocess(list(pixels))), FXP18_EXP)
 
 
@@ -59,8 +61,10 @@ def tiny():
 
 def test_the_same_as_with_the_first_party_and_rehearsed_once(monkeypatch):
     checkpoint, pixels = tiny()
-    expected = mpcvit.run(checkpoint, pixels, FIRST_PARTY, batch_size=2, simulate=True)
-    found = mpcvit.run(checkpoint, pixels, DEALER, batch_size=2, simulate=True)
+    expected = mpcvit.run(
+        checkpoint, pixels, FIRST_PARTY, batch_size=2, reveal="logits", simulate=True
+    )
+    found = mpcvit.run(checkpoint, pixels, DEALER, batch_size=2, reveal="logits", simulate=True)
     assert_close(found.logits, expected.logits, FXP18)
     record, offline = found.record, found.record.offline
     assert (record.exchanges, record.sent_bytes) == (
@@ -73,7 +77,7 @@ def test_the_same_as_with_the_first_party_and_rehearsed_once(monkeypatch):
     assert not record.notes or "INSECURE" not in " ".join(record.notes)
     rehearsal._in_memory.clear()
     monkeypatch.setattr(rehearsal, "_rehearse", None)  # the script was kept on disk
-    mpcvit.run(checkpoint, pixels, DEALER, batch_size=2, simulate=True)
+    mpcvit.run(checkpoint, pixels, DEALER, batch_size=2, reveal="logits", simulate=True)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +104,7 @@ def test_a_program_carries_its_script(program, no_rehearsal, tmp_path):
     assert len(loaded.scripts) == 1
     assert loaded.digest() == replace(program, scripts={}).digest()
     _, pixels = tiny()
-    found = mpcvit.run(loaded, pixels[:2], DEALER, simulate=True)
+    found = mpcvit.run(loaded, pixels[:2], DEALER, reveal="logits", simulate=True)
     assert_close(found.logits, program(program.preprocess(list(pixels[:2]))), FXP26)
     (script,) = loaded.scripts.values()
     assert found.record.offline.held_bytes == script.answer_bytes
@@ -113,7 +117,7 @@ def test_where_the_script_does_not_fit_the_program_is_rehearsed(
     engine = replace(program.engine, fraction_bits=fraction_bits)
     other, (_, pixels) = replace(program, engine=engine), tiny()
     with pytest.raises(DealerError, match="this was rehearsed"):
-        mpcvit.run(other, pixels[:2], DEALER, batch_size=batch_size, simulate=True)
+        mpcvit.run(other, pixels[:2], DEALER, batch_size=batch_size, reveal="logits", simulate=True)
 
 
 def test_without_a_dealer_there_is_no_script(program):
@@ -183,7 +187,7 @@ def test_a_script_that_is_not_the_programs(program, name, monkeypatch):
     wrong = replace(program, scripts={key: Script(tuple(steps))})
     profile = replace(DEALER, limits=Limits(connect_s=10.0, silence_s=20.0))
     with pytest.raises(DealerError, match=message):
-        mpcvit.run(wrong, tiny()[1][:1], profile, simulate=True)
+        mpcvit.run(wrong, tiny()[1][:1], profile, reveal="logits", simulate=True)
     assert answered == list(script.steps[:reached])
 
 
@@ -207,7 +211,7 @@ def test_single_operations_are_measured_without_a_dealer():
 
 def test_bench_measures_both_forms_both_dealers_and_the_dealer_alone(program, monkeypatch):
     checkpoint, _ = tiny()
-    monkeypatch.setattr(bench, "run", partial(mpcvit.run, simulate=True))
+    monkeypatch.setattr(bench, "run", partial(mpcvit.run, reveal="logits", simulate=True))
     measure = partial(bench.bench_dealer, rounds=1, jobs=2, progress=lambda *_: None)
     rows = measure((checkpoint, program), DEALER, workers=(1, 2))
     assert [row["form"] for row in rows] == ["plain"] * 4 + ["lowered"] * 4

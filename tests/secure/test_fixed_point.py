@@ -55,7 +55,7 @@ def test_a_row_without_positive_scores_stays_zero():
     bias[:width], bias[width : 2 * width] = 1.0, -1.0
     checkpoint = replace(checkpoint, parameters=parameters)
     pixels = random_pixels(checkpoint.model, 1)
-    result = mpcvit.run(checkpoint, pixels, PROFILE, simulate=True)
+    result = mpcvit.run(checkpoint, pixels, PROFILE, reveal="logits", simulate=True)
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels))), FXP18)
     assert any("attention_eps raised" in note for note in result.record.notes)
@@ -88,7 +88,7 @@ def test_a_simulated_run_notes_what_leaves_the_range():
         parameters["blocks_0"]["mlp"][name]["kernel"] *= 1e5
     checkpoint = replace(checkpoint, parameters=parameters)
     pixels = random_pixels(checkpoint.model, 1)
-    notes = mpcvit.run(checkpoint, pixels, PROFILE, simulate=True).record.notes
+    notes = mpcvit.run(checkpoint, pixels, PROFILE, reveal="logits", simulate=True).record.notes
     assert any(note.startswith("block 0: ") and "beyond the" in note for note in notes)
 
 
@@ -100,4 +100,6 @@ def test_a_weight_out_of_range_is_refused(value):
     checkpoint = replace(checkpoint, parameters=parameters)
     profile = replace(PROFILE, limits=replace(PROFILE.limits, silence_s=2.0))
     with pytest.raises(UserError, match=r"'head\.bias' reaches"):
-        mpcvit.run(checkpoint, random_pixels(checkpoint.model, 1), profile, simulate=True)
+        mpcvit.run(
+            checkpoint, random_pixels(checkpoint.model, 1), profile, reveal="logits", simulate=True
+        )

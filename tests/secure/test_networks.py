@@ -20,7 +20,9 @@ def check(architecture, tolerance, profiles=("semi2k", "aby3"), **changes):
     plain = Classifier(checkpoint)
     expected = plain(plain.preprocess(list(pixels)))
     for profile in profiles:  # compiled once for all of them
-        result = mpcvit.run(checkpoint, pixels, profile, batch_size=2, simulate=True)
+        result = mpcvit.run(
+            checkpoint, pixels, profile, batch_size=2, reveal="logits", simulate=True
+        )
         assert_close(result.logits, expected, tolerance)
 
 
@@ -88,7 +90,7 @@ def test_a_rest_of_images_and_a_128_bit_ring():
     config = small_config(depth=1)
     checkpoint = small_checkpoint(config, one_layer())
     pixels = random_pixels(config, 3)
-    result = mpcvit.run(checkpoint, pixels, profile, batch_size=2, simulate=True)
+    result = mpcvit.run(checkpoint, pixels, profile, batch_size=2, reveal="logits", simulate=True)
     assert [batch.images for batch in result.record.batches] == [2, 1]
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels))), FXP18)

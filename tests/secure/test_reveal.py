@@ -20,9 +20,7 @@ from mpcvit.runtime.compiled import compile_network
 from mpcvit.runtime.probe import probe
 from tests.models import random_pixels, small_checkpoint, small_config
 
-WIDE = replace(
-    load_profile("semi2k"), ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL
-)
+WIDE = replace(load_profile("semi2k"), ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL)
 ARCHITECTURE = Architecture.uniform(AttentionKind.RELU_SOFTMAX, depth=1, heads=3)
 
 

@@ -8,6 +8,7 @@ import pytest
 from mpcvit import Classifier
 from mpcvit.arch import Architecture, AttentionKind, MlpForm
 from mpcvit.profile import load_profile
+from mpcvit.run_record import Reveal
 from mpcvit.runtime.events import Journal
 from mpcvit.runtime.link import Channel
 from mpcvit.runtime.roles import Role
@@ -40,7 +41,14 @@ def sent(monkeypatch):
 def run(images, profile="semi2k"):
     checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
     profile = load_profile(profile)
-    return simulate(checkpoint, lambda card: images, profile, batch_size=1, journal=Journal())
+    return simulate(
+        checkpoint,
+        lambda card: images,
+        profile,
+        batch_size=1,
+        journal=Journal(),
+        reveal=Reveal.LOGITS,
+    )
 
 
 def to_model_owner(sent):
@@ -118,11 +126,11 @@ def test_weights_travel_once_and_as_shares(sent):
 
 def test_weights_that_stay_with_their_owner_do_not_travel_at_all(sent):
     images = np.asarray(random_images(CONFIG, 1))
-    logits = run(images, replace(load_profile("cheetah"), owned_weights=True))
+    found = run(images, replace(load_profile("cheetah"), owned_weights=True))
     to_data_owner = [message for _, to, message in sent if to is Role.DATA_OWNER]
     weights = to_data_owner[3:6]  # of three stages, after versions and profile, card, program
     for message in weights:
         for share in unpack(message, Role.MODEL_OWNER):
             (chunk,) = share.share_chunks
             assert not any(chunk[6:])  # nothing but zeros behind the chunk's header
-    assert_close(logits, Classifier(small_checkpoint(CONFIG, ARCHITECTURE))(images), FXP18)
+    assert_close(found.values, Classifier(small_checkpoint(CONFIG, ARCHITECTURE))(images), FXP18)

@@ -16,12 +16,16 @@ from tests.tolerances import FXP18, assert_close
 def test_two_processes_agree_with_plaintext_and_simulator(checkpoint, pixels, addresses):
     progress = []
     result = mpcvit.run(
-        checkpoint, pixels, "semi2k", progress=lambda *event: progress.append(event)
+        checkpoint,
+        pixels,
+        "semi2k",
+        reveal="logits",
+        progress=lambda *event: progress.append(event),
     )
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels))), FXP18)
     assert [event for event in progress if event[0] == "running"][-1] == ("running", 12, 12)
-    simulated = mpcvit.run(checkpoint, pixels, "semi2k", simulate=True)
+    simulated = mpcvit.run(checkpoint, pixels, "semi2k", reveal="logits", simulate=True)
     assert counts(result.record) == counts(simulated.record)
     assert result.record.program == simulated.record.program
     assert set(result.record.peak_bytes) == {"model owner", "data owner"}
@@ -29,7 +33,7 @@ def test_two_processes_agree_with_plaintext_and_simulator(checkpoint, pixels, ad
 
 
 def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, addresses):
-    result = mpcvit.run(checkpoint, pixels[:1])
+    result = mpcvit.run(checkpoint, pixels[:1], reveal="logits")
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels[:1]))), FXP18)
     assert result.record.profile["protocol"] == "CHEETAH"
@@ -38,7 +42,7 @@ def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, addresses)
 
 
 def test_three_processes(checkpoint, pixels, addresses):
-    result = mpcvit.run(checkpoint, pixels[:1], "aby3")
+    result = mpcvit.run(checkpoint, pixels[:1], "aby3", reveal="logits")
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels[:1]))), FXP18)
     assert len(addresses) == 3
@@ -69,7 +73,7 @@ def test_a_stranger_on_the_port_disturbs_nothing(checkpoint, pixels, addresses):
                     strangers.append(stranger)
             silent.set()
 
-    result = mpcvit.run(checkpoint, pixels, "semi2k", progress=intrude)
+    result = mpcvit.run(checkpoint, pixels, "semi2k", reveal="logits", progress=intrude)
     for stranger in strangers:
         stranger.close()
     assert silent.is_set()
@@ -79,6 +83,6 @@ def test_a_stranger_on_the_port_disturbs_nothing(checkpoint, pixels, addresses):
 
 def test_profiles_survive_the_way_into_a_process(checkpoint, pixels, addresses):
     profile = replace(load_profile("semi2k"), fraction_bits=16)
-    result = mpcvit.run(checkpoint, pixels[:1], profile)
+    result = mpcvit.run(checkpoint, pixels[:1], profile, reveal="logits")
     assert result.record.profile["fraction_bits"] == 16
     assert np.isfinite(result.logits).all()

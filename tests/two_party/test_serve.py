@@ -54,7 +54,7 @@ class Served:
                 [
                     *(sys.executable, "-m", "mpcvit", "serve", folder / "model.safetensors"),
                     *("--listen", self.address, "--tls", self.certificates / "server"),
-                    *("--profile", folder / "profile.toml", "--json"),
+                    *("--profile", folder / "profile.toml", "--json", "--reveal", "logits"),
                 ],
                 stdout=log,
                 stderr=subprocess.PIPE,
@@ -323,6 +323,7 @@ def test_a_server_in_python(tmp_path, checkpoint, pixels, expected):
         kwargs={
             "listen": address,
             "profile": "semi2k",
+            "reveal": "logits",
             "max_clients": 1,
             "started": started.set,
             "log": visits.append,

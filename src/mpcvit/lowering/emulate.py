@@ -33,16 +33,16 @@ def emulate(
 ) -> Emulation:
     """Run every image of a split; `fixed_point` also rounds as the engine does."""
     started = time.perf_counter()
-    logits = program.in_fixed_point if fixed_point else program
     sums = jnp.zeros(4)
     outside, met, judged = Counter[str](), Counter[str](), Counter[str]()
     for index, batch in enumerate(eval_batches(split, program.data, batch_size)):
-        sums += sums_of(*map(jnp.asarray, (logits(batch.images), batch.labels, batch.mask)))
-        images = batch.images[batch.mask > 0]
-        found = program.judge(images)
-        judged["left"] += int((~(found.within & found.bounded)).sum())
-        judged["refused"] += int((~found.trusted).sum())
-        judged["close"] += int((found.close & found.trusted).sum())
+        found, is_real = program.judge(batch.images), batch.mask > 0
+        logits = program.in_fixed_point(batch.images) if fixed_point else found.logits
+        sums += sums_of(*map(jnp.asarray, (logits, batch.labels, batch.mask)))
+        judged["left"] += int((is_real & ~(found.within & found.bounded)).sum())
+        judged["refused"] += int((is_real & ~found.trusted).sum())
+        judged["close"] += int((is_real & found.close & found.trusted).sum())
+        images = batch.images[is_real]
         for place, (own, total) in program.strays(images).items():
             outside[place] += own
             met[place] += total
