@@ -217,12 +217,13 @@ def _tell_trust(program: "SecureProgram", guard_cost: "GuardCost | None") -> Non
         f"reach      intervals hold up to {calibration.reach:g} times the contrast of the images "
         "of calibration"
     )
-    for word in sorted(set(calibration.odd.values())):
-        names = [name for name, own in calibration.odd.items() if own == word]
+    verdicts = [entry.rpartition(": ") for entry in calibration.odd]
+    for word in sorted({verdict for _, _, verdict in verdicts}):
+        names = [name for name, _, own in verdicts if own == word]
         print(f"           {word}: {', '.join(names)}")
     cost = "" if guard_cost is None else f": {guard_cost}"
     print(f"guard      {'on' if trust.guard else 'off'}{cost}")
-    if trust.bound is not None:
+    if trust.bound:
         print(f"bounds     logits up to {trust.bound:.4g}; leads below {trust.doubt:.3g} are close")
 
 

@@ -131,7 +131,10 @@ def lower(
     calibration = replace(
         program.calibration,
         reach=_reach(program, inputs[:_JUDGED_REACH]),
-        odd=dict(zip(strange, _verdicts(program, odd, odd_exact), strict=True)),
+        odd=tuple(
+            f"{name}: {verdict}"
+            for name, verdict in zip(strange, _verdicts(program, odd, odd_exact), strict=True)
+        ),
     )
     return replace(program, calibration=calibration)
 

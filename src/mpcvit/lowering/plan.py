@@ -67,21 +67,19 @@ class LayerPlan:
 class Trust:
     """What an answer must keep to be believed.
 
-    `bound` is the largest magnitude of a logit. A lead below `doubt` may be another
+    `bound` is the largest magnitude of a logit, or 0 if none is known. A lead below `doubt` may be another
     class's in the network itself. With `guard`, whether some stand-in left its interval
     is opened with the answer; places in `assured` cannot leave theirs before another does.
     """
 
-    bound: float | None = None
+    bound: float = 0.0
     doubt: float = 0.0
     guard: bool = False
     assured: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.bound is not None and not 0 < self.bound < math.inf) or not (
-            0 <= self.doubt < math.inf
-        ):
-            raise UserError("a bound of logits must be positive, and a doubt not negative")
+        if not (0 <= self.bound < math.inf and 0 <= self.doubt < math.inf):
+            raise UserError("neither a bound of logits nor a doubt can be negative")
 
 
 @dataclass(frozen=True, kw_only=True)

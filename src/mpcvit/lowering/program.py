@@ -54,7 +54,7 @@ class Calibration:
     engine_reason: str = ""  # where the engine was searched for
     # how much stronger than theirs the contrast of images may be before an interval is left
     reach: float = 1.0
-    odd: dict[str, str] = field(default_factory=dict)  # what becomes of odd pictures, by name
+    odd: tuple[str, ...] = ()  # what becomes of odd pictures, as in "flat 128: refused"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class SecureProgram:
         """Logits, and what would be told of them: whether to trust them, and which are close."""
         logits, slack = self._judge(self.parameters, np.asarray(images, np.float32))
         logits, trust = np.asarray(logits), self.plan.trust
-        bound = math.inf if trust.bound is None else trust.bound
+        bound = trust.bound or math.inf
         lead = np.diff(np.sort(logits, axis=1)[:, -2:], axis=1)[:, 0]
         return Judgement(
             logits=logits,

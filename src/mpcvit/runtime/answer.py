@@ -51,7 +51,7 @@ class Opening:
     @property
     def _vouches(self) -> bool:
         """Whether a bit says if all stayed in bounds; bounds of known logits need none."""
-        return self.trust.guard or (not self._has_values and self.trust.bound is not None)
+        return self.trust.guard or (not self._has_values and self.trust.bound > 0)
 
     @property
     def _tells_close(self) -> bool:
@@ -61,7 +61,7 @@ class Opening:
     def __call__(self, logits: Array, *slack: Array) -> Array:
         """The array to open: `slack` holds what must not be negative, an array for each stage."""
         watched = list(slack)
-        if not self._has_values and self.trust.bound is not None:
+        if not self._has_values and self.trust.bound > 0:
             watched += [self.trust.bound - logits, logits + self.trust.bound]
         checks = jnp.concatenate(watched, axis=1) if watched else None
         if self._chooses:
@@ -99,7 +99,7 @@ class Opening:
             close = ~_bits(take(self.classes)).any(axis=1)
         if self._vouches:
             trusted = _bits(take(1))[:, 0]
-        if values is not None and self.trust.bound is not None:
+        if values is not None and self.trust.bound > 0:
             # a rounded value may be half a unit further out
             room = 0.5 if self.reveal is Reveal.ROUNDED else 0.0
             within = np.abs(values).max(axis=1) <= self.trust.bound + room

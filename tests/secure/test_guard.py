@@ -1,0 +1,73 @@
+"""The guard in private runs: what left its interval gets no answer, and the rest gets the class."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mpcvit
+from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.lowering import Guard
+from mpcvit.lowering.lower import lower
+from mpcvit.lowering.plan import Trust
+from mpcvit.profile import load_profile
+from mpcvit.runtime.guarding import with_guard
+from mpcvit.runtime.result import RefusedError
+from tests.models import random_pixels, small_checkpoint, small_config
+
+
+@pytest.fixture(scope="module")
+def program():
+    config = small_config(depth=1)
+    architecture = Architecture.uniform(AttentionKind.RELU_SOFTMAX, depth=1, heads=3)
+    checkpoint = small_checkpoint(config, architecture)
+    images = list(random_pixels(config, 64) // 4 + 96)  # of little contrast, unlike what comes
+    return lower(checkpoint, images, "semi2k", error_budget=1.0)
+
+
+def narrowed(program):
+    """A program whose last norm knows so small an interval that pictures leave it."""
+    norm = program.plan.norm
+    return replace(program, plan=replace(program.plan, norm=replace(norm, high=norm.low + 1e-3)))
+
+
+@pytest.mark.parametrize("profile", ["semi2k", "aby3"])
+@pytest.mark.parametrize("reveal", ["class", "logits"])
+def test_what_left_an_interval_gets_no_answer(program, profile, reveal):
+    pixels = random_pixels(program.model, 2)
+    found = mpcvit.run(
+        narrowed(program), pixels, profile, batch_size=2, reveal=reveal, simulate=True
+    )
+    assert found.refused == (0, 1)
+    assert found.likeliest == ((), ())
+    with pytest.raises(RefusedError, match="no answer for image 0, image 1"):
+        _ = found.predictions
+
+
+def test_without_a_guard_it_is_wrong_without_a_word(program):
+    """What the guard is for: the same program says a class, whatever it is worth."""
+    naive = narrowed(program)
+    naive = replace(naive, plan=replace(naive.plan, trust=Trust()))
+    pixels = random_pixels(program.model, 1)
+    assert mpcvit.run(naive, pixels, "semi2k", simulate=True).refused == ()
+
+
+def test_the_rest_gets_the_class_of_the_emulation(program):
+    pixels = random_pixels(program.model, 3) // 4 + 96
+    judged = program.judge(program.preprocess(pixels))
+    found = mpcvit.run(program, pixels, "semi2k", batch_size=3, simulate=True)
+    assert found.refused == tuple(np.flatnonzero(~judged.trusted))
+    assert judged.trusted.any()
+    for index in np.flatnonzero(judged.trusted):
+        assert found.likeliest[index] == (program.classes[judged.logits[index].argmax()],)
+
+
+def test_a_guard_rides_along_with_the_class(program):
+    guarded, cost = with_guard(program, load_profile("semi2k"), Guard.ON)
+    assert guarded.plan.trust.guard
+    assert cost.guarded.exchanges == cost.without.exchanges
+    watched = cost.guarded.sent_bytes - cost.without.sent_bytes
+    # two norms and a head's of 10, 10 and 1 tokens from two sides, and 3 heads' denominators
+    assert watched == 104 * 2 * (10 + 10 + 1 + 30) + 2 * (10 + 10 + 1 + 30) - 0
+    off, _ = with_guard(program, load_profile("semi2k"), Guard.OFF)
+    assert not off.plan.trust.guard

@@ -1,0 +1,138 @@
+"""No silent wrong answer: pictures that nobody trained on, through the programs that ship."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mpcvit
+from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.checkpoint import Checkpoint
+from mpcvit.classifier import Classifier
+from mpcvit.data import decode_image
+from mpcvit.demo.showcase import SHIPPED, Showcase, model_in
+from mpcvit.lowering.lower import lower
+from mpcvit.lowering.odd_pictures import odd_pictures
+from mpcvit.lowering.plan import Plan, Trust
+from mpcvit.lowering.program import SecureProgram
+from mpcvit.profile import load_profile
+from mpcvit.runtime.card import ModelCard
+from mpcvit.runtime.stages import stage_network
+from tests.models import random_pixels, small_checkpoint, small_config
+
+SIZE = 32
+
+
+def samples():
+    showcase = Showcase.load(SHIPPED)
+    return [
+        decode_image(SHIPPED / sample.file, channels=3, where=sample.file)
+        for sample in showcase.samples
+    ]
+
+
+def random_pictures(count=200):
+    """Noise of any brightness, contrast and grain."""
+    rng = np.random.default_rng(5)
+    for _ in range(count):
+        grain = int(rng.choice([1, 2, 4, 8, 16]))
+        side = SIZE // grain
+        noise = rng.random((side, side, 3)).repeat(grain, axis=0).repeat(grain, axis=1)
+        middle, contrast = rng.random(), 2 * rng.random()
+        yield (255 * np.clip(middle + contrast * (noise - 0.5), 0, 1)).astype(np.uint8)
+
+
+def pictures():
+    rows, _ = np.indices((SIZE, SIZE))
+    stripes = [
+        np.repeat(((rows // side) % 2 * 255).astype(np.uint8)[..., None], 3, axis=2)
+        for side in (1, 2, 4)
+    ]
+    shown = samples()
+    return [
+        *odd_pictures(SIZE, 3).values(),
+        *stripes,
+        *[255 - picture for picture in shown],
+        *[picture[::-1] for picture in shown],
+        *random_pictures(),
+    ]
+
+
+@pytest.fixture(scope="module", params=["softmax", "mpcvit"])
+def shipped(request):
+    program = SecureProgram.load(model_in(SHIPPED, request.param, "lowered"))
+    classifier = Classifier(Checkpoint.load(model_in(SHIPPED, request.param, "plain")))
+    images = program.preprocess(pictures())
+    return program, classifier, images
+
+
+def test_the_networks_class_or_a_word_but_never_another_class(shipped):
+    program, classifier, images = shipped
+    found, expected = program.judge(images), classifier(images).argmax(axis=1)
+    differs = found.logits.argmax(axis=1) != expected
+    assert differs.any()  # so that an unguarded program would have been wrong without a word
+    assert not (differs & found.trusted & ~found.close).any()
+
+
+def test_fixed_point_says_the_same(shipped):
+    program, classifier, images = shipped
+    few = images[:40:2]
+    found, expected = program.judge(few), classifier(few).argmax(axis=1)
+    sure = found.trusted & ~found.close
+    assert sure.any()
+    rounded = program.in_fixed_point(few[sure])
+    assert (rounded.argmax(axis=1) == expected[sure]).all()
+
+
+def test_ordinary_pictures_get_their_answers(shipped):
+    program, classifier, _ = shipped
+    images = program.preprocess(samples())
+    found = program.judge(images)
+    assert found.trusted.all()
+    sure = ~found.close
+    assert sure.sum() >= len(images) - 2
+    expected = classifier(images).argmax(axis=1)
+    assert (found.logits.argmax(axis=1)[sure] == expected[sure]).all()
+
+
+def test_logits_beyond_their_bound_are_refused(shipped):
+    program, _, _ = shipped
+    bound = program.plan.trust.bound
+    assert bound > 0
+    naive = replace(program, plan=replace(program.plan, trust=Trust(bound=bound)))
+    far = program.preprocess(samples()[:1]) * 40  # no picture, but what an attacker may share
+    found = naive.judge(far)
+    assert not (found.trusted & (np.abs(found.logits).max(axis=1) > bound)).any()
+    assert not program.judge(far).trusted.any()
+
+
+def test_trust_survives_the_way_to_a_peer():
+    config = small_config(depth=1)
+    architecture = Architecture.uniform(AttentionKind.SOFTMAX, depth=1, heads=3)
+    checkpoint = small_checkpoint(config, architecture)
+    program = lower(checkpoint, list(random_pixels(config, 32)), "semi2k", error_budget=1.0)
+    trust = program.plan.trust
+    assert trust.guard
+    assert trust.bound > 0
+    assert trust.bound >= np.abs(program(program.preprocess(random_pixels(config, 8)))).max()
+    assert Plan.from_dict(program.plan.to_dict()).trust == trust
+    stages = stage_network(ModelCard.of(program), load_profile("semi2k")).stages
+    assert [stage.gives_slack for stage in stages] == [False, True, True, False]
+    assert stages[-1].takes_slack
+    assert mpcvit.lower is lower
+
+
+def test_an_assured_activation_cannot_leave_before_its_norm_does(shipped):
+    """Whatever a norm gives, of length sqrt(width) at most, an activation's interval holds."""
+    program, _, _ = shipped
+    rng = np.random.default_rng(0)
+    for place in program.plan.trust.assured:
+        index = int(place.split()[1])
+        up = program.parameters[f"blocks_{index}"]["mlp"]["up"]
+        activation = program.plan.layers[index].activation
+        # the worst there is: along each column of the kernel, both ways
+        worst = up["kernel"] / np.linalg.norm(up["kernel"], axis=0)
+        others = rng.standard_normal(worst.shape)
+        for u in (worst, -worst, others / np.linalg.norm(others, axis=0)):
+            given = np.sqrt(program.model.width) * u.T @ up["kernel"] + up["bias"]
+            assert np.abs(given).max() <= activation.bound
