@@ -67,9 +67,10 @@ class LayerPlan:
 class Trust:
     """What an answer must keep to be believed.
 
-    `bound` is the largest magnitude of a logit, or 0 if none is known. A lead below `doubt` may be another
-    class's in the network itself. With `guard`, whether some stand-in left its interval
-    is opened with the answer; places in `assured` cannot leave theirs before another does.
+    `bound` is the largest magnitude of a logit, or 0 if none is known. A lead below
+    `doubt` may be another class's in the network itself. With `guard`, whether some
+    stand-in left its interval is opened with the answer; places in `assured` cannot
+    leave theirs before another does.
     """
 
     bound: float = 0.0
