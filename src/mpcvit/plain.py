@@ -112,7 +112,9 @@ def _build(cls: type[Section], document: Any, prefix: str, origin: str) -> Secti
     values: dict[str, Any] = {}
     for name, item in fields.items():
         path = _join(prefix, name)
-        if name in document:
+        if name in document and item.default == () and document[name] in ([], ()):
+            values[name] = ()  # empty where nothing is expected unless given
+        elif name in document:
             values[name] = _convert(hints[name], document[name], path, origin)
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             kind = "section" if dataclasses.is_dataclass(hints[name]) else "key"

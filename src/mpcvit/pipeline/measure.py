@@ -65,6 +65,7 @@ def make_row(
     modelled = profile.protocol is not Protocol.CHEETAH
     return {
         "form": record.form,
+        "reveal": record.reveal,
         "top1": round(100 * top1, 2),
         "images": count,
         "batch": record.batches[0].images,

@@ -87,7 +87,7 @@ def _records(findings: Findings) -> Iterator[Row]:
             "what": found.name,
             "kind": f"private run, {record.form}",
             "file": str(found.place),
-            "origin": f"{record.images} images, {record.transport}",
+            "origin": f"{record.images} images, {record.transport}, revealing {record.reveal}",
             "protocol": f"{profile['protocol']}, {profile['ring_bits']}-bit ring, "
             f"{profile['fraction_bits']} fraction bits",
             "dealer": profile["dealer"],
