@@ -186,8 +186,7 @@ class ServerLine:
         while True:
             try:
                 stream = await self._join(Way.BACK)
-                if await stream.reader.readexactly(1) != START:
-                    raise PartyError("the server began a connection in an unknown way")
+                await _wait_until_used(stream)
             except (OSError, EOFError, UserError, asyncio.TimeoutError):
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -253,6 +252,17 @@ class ServerLine:
             await self._conversation.stop()
         if self._control is not None:
             self._control.abort()
+        await asyncio.sleep(0)  # what was aborted leaves the loop
+
+
+async def _wait_until_used(stream: Stream) -> None:
+    """Return when the server's SPU dials on a connection; close it if that never happens."""
+    try:
+        if await stream.reader.readexactly(1) != START:
+            raise PartyError("the server began a connection in an unknown way")
+    except BaseException:
+        stream.abort()
+        raise
 
 
 def _why_no_tls(server: Address, error: ssl.SSLError) -> str:
