@@ -97,7 +97,7 @@ class Tunnel:
         while True:
             try:
                 reader, writer = await asyncio.open_unix_connection(
-                    sock=dial(self._own), limit=STREAM_BYTES
+                    sock=dial(self._own, patient=False), limit=STREAM_BYTES
                 )
                 return Stream(reader=reader, writer=writer)
             except OSError:
