@@ -13,6 +13,7 @@ from mpcvit.hosts.allowed import read_allowed
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.hosts.door import STREAM_BYTES, Stream
 from mpcvit.hosts.peer import SERVER, peer_of
+from mpcvit.hosts.tasks import end_tasks
 from mpcvit.runtime.control import (
     SILENCE_S,
     START,
@@ -243,9 +244,7 @@ class ServerLine:
         return stream, peer.fingerprint
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         if self._tunnel is not None:
             await self._tunnel.close()
         if self._conversation is not None:
