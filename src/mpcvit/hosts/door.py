@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 
 from mpcvit.errors import UserError
 from mpcvit.hosts.peer import Peer, peer_of
+from mpcvit.hosts.tasks import end_tasks
 
 First = TypeVar("First")
 STREAM_BYTES = 1 << 20  # read ahead, and written behind, on one connection
@@ -144,9 +145,7 @@ class Door(Generic[First]):
                 # accepting does not wait while there is a queue, and those inside need a turn
                 await asyncio.sleep(0)
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await end_tasks(self._tasks)
 
     async def _recover(self, error: OSError) -> None:
         """Wait until accepting may work again."""

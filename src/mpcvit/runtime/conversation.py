@@ -5,6 +5,7 @@ import contextlib
 import time
 
 from mpcvit.hosts.door import Stream
+from mpcvit.hosts.tasks import end_tasks
 from mpcvit.runtime.control import (
     ALIVE_EVERY_S,
     SILENCE_S,
@@ -74,9 +75,7 @@ class Conversation:
         await self.stop()
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     def _gone_for(self) -> float:
         return 0.0 if self._gone_at is None else time.monotonic() - self._gone_at

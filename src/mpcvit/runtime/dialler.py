@@ -13,6 +13,7 @@ from mpcvit.hosts.allowed import read_allowed
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.hosts.door import STREAM_BYTES, Stream
 from mpcvit.hosts.peer import SERVER, peer_of
+from mpcvit.hosts.tasks import end_tasks
 from mpcvit.runtime.control import (
     SILENCE_S,
     START,
@@ -187,7 +188,7 @@ class ServerLine:
         while True:
             try:
                 stream = await self._join(Way.BACK)
-                await _until_started(stream)
+                await _wait_until_used(stream)
             except (OSError, EOFError, UserError, asyncio.TimeoutError):
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -244,9 +245,7 @@ class ServerLine:
         return stream, peer.fingerprint
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         if self._tunnel is not None:
             await self._tunnel.close()
         if self._conversation is not None:
@@ -257,8 +256,8 @@ class ServerLine:
             await asyncio.sleep(0)
 
 
-async def _until_started(stream: Stream) -> None:
-    """Return when the server uses a waiting connection; close the connection otherwise."""
+async def _wait_until_used(stream: Stream) -> None:
+    """Return when the server's SPU dials on a connection; close it if that never happens."""
     try:
         if await stream.reader.readexactly(1) != START:
             raise PartyError("the server began a connection in an unknown way")

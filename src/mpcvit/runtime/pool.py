@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from mpcvit.hosts.tasks import end_tasks
 from mpcvit.profile import Profile
 from mpcvit.runtime.events import Journal
 from mpcvit.runtime.processes import PartyProcess, wait_until_ready
@@ -84,9 +85,7 @@ class Pool:
         ]
 
     async def close(self) -> None:
-        for place in self._places:
-            place.cancel()
-        await asyncio.gather(*self._places, return_exceptions=True)
+        await end_tasks(self._places)
         # a party that is just starting is closed before this returns
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 

@@ -56,7 +56,7 @@ class ServerSession:
         in_thread: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> str:
         """Run the session to its end; return how it ended: "done", or why not."""
-        reason = ""
+        reason = "the server broke the session off"  # unless it gets to its end
         try:
             await self._tunnel.open()
             self.conversation.send(welcome)
@@ -69,6 +69,7 @@ class ServerSession:
                 batch_size=hello.batch_size,
             )
             await in_thread(self._watch)
+            reason = ""
         except UserError as error:
             reason = str(error)
         finally:

@@ -19,13 +19,17 @@ def unix_address(path: Path) -> Address:
     return f"{UNIX}{path}"
 
 
-def dial(address: Address) -> socket.socket:
-    """Return a connection to an address; raise OSError where nobody listens."""
+def dial(address: Address, *, patient: bool = True) -> socket.socket:
+    """Return a connection to an address; raise OSError where nobody listens.
+
+    Unless it is patient, a unix socket whose queue is full also raises, at once.
+    """
     if not address.startswith(UNIX):
         connection = socket.create_connection(split_address(address))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
     connection = socket.socket(socket.AF_UNIX)
+    connection.setblocking(patient)
     try:
         with _short(Path(address.removeprefix(UNIX))) as path:
             connection.connect(path)

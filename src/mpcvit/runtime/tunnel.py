@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 from mpcvit.errors import UserError
 from mpcvit.hosts.door import STREAM_BYTES, Stream
+from mpcvit.hosts.tasks import end_tasks
 from mpcvit.runtime.errors import PartyError
 from mpcvit.runtime.frames import HEAD, FrameChecker, split_head
 from mpcvit.runtime.roles import Address
@@ -69,9 +70,7 @@ class Tunnel:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     async def _dialled(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -97,7 +96,7 @@ class Tunnel:
         while True:
             try:
                 reader, writer = await asyncio.open_unix_connection(
-                    sock=dial(self._own), limit=STREAM_BYTES
+                    sock=dial(self._own, patient=False), limit=STREAM_BYTES
                 )
                 return Stream(reader=reader, writer=writer)
             except OSError:

@@ -318,3 +318,23 @@ def test_closing_ends_every_connection_also_one_that_is_not_through(tmp_path):
             waiting.abort()
 
     run(work)
+
+
+def test_an_spu_that_takes_no_connections_does_not_hold_up_the_others(tmp_path):
+    async def work():
+        async with Pair(tmp_path) as pair:
+            pair.far._server.close()
+            (tmp_path / "far" / "own.sock").unlink()
+            with listen(pair.far.own) as full:
+                full.listen(0)
+                waiting = [await pair.reach() for _ in range(5)]
+                back = await pair.far.dial()  # the other way goes on meanwhile
+                message = frame(META, push(key_of(3, way="1->0"), b"back", rank=1))
+                back.writer.write(message)
+                assert await receive(await pair.near.taken(), len(message)) == message
+                await pair._far.close()
+                for line in waiting:
+                    assert await is_closed(line)
+                    line.abort()
+
+    run(work)
