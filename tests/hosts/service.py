@@ -114,7 +114,14 @@ class Served:
         return self
 
     def wait_until_idle(self):
-        wait_until(lambda: len(self.standby()) == self._clients and not self.serving())
+        wait_until(lambda: not self.serving() and self._count_ready() == self._clients)
+
+    def _count_ready(self):
+        if self.metrics == "none":  # then those that still load the model count too
+            return len(self.standby())
+        with contextlib.suppress(UserError):
+            return self.status().get("parties_ready")
+        return 0
 
     def notes(self):
         return self._notes.read_text()

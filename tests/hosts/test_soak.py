@@ -13,6 +13,7 @@ from tests.two_party.processes import working_below
 PREDICTIONS = int(os.environ.get("MPCVIT_SOAK", "200"))
 CLIENTS = ("client", "other", "third", "fourth")
 LINGER_S = 3.0  # for which connections that are closed may still take their last bytes
+SAMPLES = 8
 SETTLED = 10  # predictions, after which nothing may grow
 
 
@@ -35,15 +36,18 @@ def measure(served):
 def test_nothing_grows(site, tmp_path):
     with Served(site, tmp_path / "served", clients=len(CLIENTS)) as served:
         predict_often(site, served, SETTLED)
-        settled = measure(served)
-        predict_often(site, served, PREDICTIONS)
-        final = measure(served)
-        print(f"after {SETTLED}: {settled}\nafter {SETTLED + PREDICTIONS}: {final}")
-        assert served.status()["sessions done"] == SETTLED + PREDICTIONS
+        samples = [measure(served)]
+        for _ in range(SAMPLES):
+            predict_often(site, served, PREDICTIONS // SAMPLES)
+            samples.append(measure(served))
+            print(samples[-1])
+        assert served.status()["sessions done"] == SETTLED + PREDICTIONS // SAMPLES * SAMPLES
     for name in ("descriptors", "processes", "files"):
-        assert final[name] <= settled[name], name
-    # Python keeps freed memory; 20 kB for each prediction would be 4 MB
-    assert final["memory_kb"] - settled["memory_kb"] < 20 * PREDICTIONS
+        assert max(sample[name] for sample in samples) <= samples[0][name], name
+    # The C library keeps what a busy moment needed, and may meet a busier one. What leaks
+    # grows for ever: 60 kB for each prediction would be 6 % in the second half of 200.
+    memory = [sample["memory_kb"] for sample in samples]
+    assert max(memory[SAMPLES // 2 :]) <= 1.05 * max(memory[: SAMPLES // 2]), memory
 
 
 def predict_often(site, served, predictions):

@@ -196,21 +196,26 @@ def test_a_budget_survives_a_restart(site, tmp_path):
     with Served(site, tmp_path / "one", *budget, clients=1) as served:
         Client(site, served.address, images=2).assert_right(site)
         served.wait_for_visits(1)
-    with Served(site, tmp_path / "two", *budget, clients=1) as served:
+    # without a queue, who finds a party ready is served all the same
+    with Served(site, tmp_path / "two", *budget, "--queue", "0", clients=1) as served:
+        parties = served.standby()
         refused = ask(served, site.certs / "client", hello(images=2))
         assert refused is not None
         assert refused.verdict is Verdict.REFUSED
         assert refused.reason.startswith("1 of 3 images are left for today, and 2 were asked for")
+        assert served.standby() == parties  # asking in vain costs no loaded model
         # a session that ends before its images are answered gives them back
         welcome = ask(served, site.certs / "client", hello())
         assert welcome is not None
         assert welcome.verdict is Verdict.WELCOME
+        wait_until(lambda: served.visits()[-1]["ended"].startswith("the client vanished"))
         served.wait_until_idle()
         Client(site, served.address).assert_right(site)
-        last = Client(site, served.address)
-        assert "0 of 3 images are left for today" in last.error()
-        assert "the next day begins at 00:00 UTC" in last.error()
+        last = Client(site, served.address).error()
+        assert "0 of 3 images are left for today" in last
+        assert "the next day begins at 00:00 UTC" in last
         # another client's budget is its own
+        served.wait_until_idle()
         welcome = ask(served, site.certs / "other", hello())
         assert welcome is not None
         assert welcome.verdict is Verdict.WELCOME

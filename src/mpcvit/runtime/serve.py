@@ -272,7 +272,11 @@ class _Server:
 
     async def _serve(self, guest: "Guest[Hello | Join]", hello: Hello, visitor: Visitor) -> str:
         """Refuse, put off or serve a client; return how it ended."""
-        if reason := self._refusal(hello):
+        # before it takes a party, which serves once and costs a loaded model
+        reason = self._refusal(hello) or await self._in_executor(
+            self._why_no_budget, guest.peer.fingerprint, hello.images
+        )
+        if reason:
             return self._refuse(guest, reason)
         if self._pool.waiting - self._pool.ready >= self._limits.queue:
             guest.writer.write(encode(Answer(verdict=Verdict.BUSY, retry_s=_RETRY_S)))
@@ -370,7 +374,13 @@ class _Server:
         most = self._limits.max_images_per_day
         if self._state.reserve(client, images, most, day) is not None:
             return ""
-        left = max(0, most - self._state.used(client, day))
+        return self._why_no_budget(client, images) or "the budget was used up at this moment"
+
+    def _why_no_budget(self, client: str, images: int) -> str:
+        most = self._limits.max_images_per_day
+        left = max(0, most - self._state.used(client)) if most else images
+        if images <= left:
+            return ""
         return (
             f"{left} of {most} images are left for today, and {images} were asked for; "
             "the next day begins at 00:00 UTC"
@@ -408,6 +418,7 @@ class _Server:
     def _follow(self, door: "Door[Any]", context: ListeningContext) -> None:
         follow = self._metrics.follow
         follow("sessions_running", "Sessions that run", lambda: self._pool.serving)
+        follow("parties_ready", "Parties that wait for a client", lambda: self._pool.ready)
         follow("clients_waiting", "Clients in the queue", lambda: self._pool.waiting)
         follow("connections_accepted", "Connections so far", lambda: door.counts.accepted)
         follow("strangers_refused", "Strangers that were refused", lambda: door.counts.refused)
