@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpChoice
 from mpcvit.config import ModelConfig
 from mpcvit.model.attention import KindParameters, attend, attention_scores
 from mpcvit.model.fuse import fuse_linears
@@ -87,9 +87,9 @@ def attention_layer(kind: AttentionKind, config: ModelConfig) -> Component:
     return Component.of(function, _init(module, x, train=False), x)
 
 
-def mlp(form: MlpForm, config: ModelConfig, tokens: int) -> Component:
-    """An MLP in which all of some tokens take one form, with the weights that its owner shares."""
-    layer = LayerArchitecture(heads=(), mlp=form)
+def mlp(forms: MlpChoice, config: ModelConfig, tokens: int) -> Component:
+    """An MLP of some tokens, all of one form or each of its own, with weights as owners share."""
+    layer = LayerArchitecture(heads=(), mlp=forms)
     module = Mlp(config, layer)
     x = _random(1, tokens, config.width)
     block = {"blocks_0": {"mlp": _init(module, x, train=False)}}
