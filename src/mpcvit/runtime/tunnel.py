@@ -122,9 +122,11 @@ class Tunnel:
         finally:
             for way in ways:
                 way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
             for stream in (far, near):
                 stream.abort()
+            # a session may end at this very moment, and cancels this too
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*ways, return_exceptions=True)
 
     def _keep(self, task: "asyncio.Task[None]") -> None:
         self._tasks.add(task)
