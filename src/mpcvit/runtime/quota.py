@@ -157,7 +157,11 @@ class _PostgreSql:
             ) from error
         self._error: type[Exception] = psycopg.Error
         # two servers that start at the same moment both make the tables
-        self._collision: type[Exception] = psycopg.errors.UniqueViolation
+        self._collision: tuple[type[Exception], ...] = (
+            psycopg.errors.UniqueViolation,
+            psycopg.errors.DuplicateTable,
+            psycopg.errors.DuplicateObject,
+        )
         if not _is_plain(address, conninfo_to_dict, psycopg.Error):
             raise UserError(
                 "the address of the state database cannot be read; write "

@@ -124,7 +124,7 @@ class Tunnel:
                 way.cancel()
             for stream in (far, near):
                 stream.abort()
-            # the tunnel may be closed at this very moment
+            # a session may end at this very moment, and cancels this too
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.gather(*ways, return_exceptions=True)
 

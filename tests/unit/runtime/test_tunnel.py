@@ -338,3 +338,23 @@ def test_an_spu_that_takes_no_connections_does_not_hold_up_the_others(tmp_path):
                     line.abort()
 
     run(work)
+
+
+def test_a_session_may_end_while_a_connection_is_ending(tmp_path):
+    """However far the end of the connection has got, nothing is said and nothing is left."""
+
+    async def work():
+        for turns in range(12):
+            folder = tmp_path / str(turns)
+            folder.mkdir()
+            async with Pair(folder) as pair:
+                dialled = await pair.near.dial()
+                taken = await pair.far.taken()
+                pair.lines[-1].abort()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await pair._near.close()
+                assert await is_closed(dialled)
+                assert await is_closed(taken)
+
+    run(work)
