@@ -5,6 +5,7 @@ behind it: a process that was loaded in advance, in a folder that nobody else ma
 """
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -41,6 +42,7 @@ _TICK_S = 0.2
 _REFRESH_S = 5.0
 _PLACE_EVERY_S = 5.0
 _RETRY_S = 30.0
+_LINGER_S = 2.0  # after which the connections of a session are closed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +270,9 @@ class _Server:
             visit = visitor.to_visit()
             if visitor.journal is not None:
                 self._count(visit)
+                # Closed TLS connections are cycles of 256 kB each, which Python by itself
+                # would let grow to many megabytes before it looks for them.
+                asyncio.get_running_loop().call_later(_LINGER_S, gc.collect)
             self._safely(self._log, visit)
 
     async def _serve(self, guest: "Guest[Hello | Join]", hello: Hello, visitor: Visitor) -> str:
