@@ -213,8 +213,10 @@ class PartyProcess:
 def wait_until_ready(party: PartyProcess, profile: Profile, journal: Journal) -> None:
     """Return once a party has loaded what it owns; raise if it cannot."""
     deadline = time.monotonic() + profile.limits.silence_s
+    arrivals = select.poll()  # unlike select, for descriptors of any number
+    arrivals.register(party.control, select.POLLIN)
     while not journal.knows(party.role, "ready"):
-        if not select.select([party.control], [], [], 1.0)[0]:
+        if not arrivals.poll(1000):
             if time.monotonic() > deadline:
                 raise PartyError(f"the {party.role.value}'s process did not start")
         elif not _collect(party, journal):
