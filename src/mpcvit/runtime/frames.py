@@ -1,7 +1,7 @@
 """Checks what a peer sends towards the local SPU, frame by frame.
 
-SPU's own port is never exposed: it believes lengths and offsets that arrive there. The
-tunnel lets a frame pass only if an honest SPU could have sent it in this session:
+SPU's own port is never exposed, because it trusts what arrives there. The tunnel lets a
+frame pass only if an honest SPU could have sent it in this session:
 
     "PRPC", body bytes, meta bytes (big-endian), then meta and payload as protocol buffers
 
