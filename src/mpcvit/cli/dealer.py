@@ -92,14 +92,16 @@ def serve(
     from mpcvit.dealer.keys import load_private_key
     from mpcvit.dealer.server import serve_dealer
     from mpcvit.dealer.table import JobLimits, JobTable
-    from mpcvit.hosts.credentials import load_credentials
+    from mpcvit.hosts.credentials import ListeningContext, load_credentials
     from mpcvit.hosts.hardening import protect_memory
     from mpcvit.hosts.peer import DEALER
     from mpcvit.runtime.roles import resolve
 
     protect_memory()
     key = load_private_key(key_folder)
-    context = load_credentials(tls, DEALER).listening_context()
+    certificates = ListeningContext(
+        load_credentials(tls, DEALER), lambda sentence: typer.echo(f"note: {sentence}", err=True)
+    )
     limits = JobLimits(idle_s=3600 * idle_hours, jobs_per_minute=jobs_per_minute)
     table = JobTable(_place(records, key_folder), key, limits)
 
@@ -113,7 +115,13 @@ def serve(
     with listener, until_stopped() as stop:
         typer.echo(f"dealing at {listen}; Ctrl-C ends", err=True)
         serve_dealer(
-            listener, context, table, key.public.fingerprint, stop=stop, log=log, workers=workers
+            listener,
+            certificates.latest,
+            table,
+            key.public.fingerprint,
+            stop=stop,
+            log=log,
+            workers=workers,
         )
     typer.echo(_shown(table.totals()), err=True)
 

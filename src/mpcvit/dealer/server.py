@@ -19,6 +19,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 
 from mpcvit.dealer import ADJUSTING, PARTIES, SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
@@ -39,7 +40,7 @@ _SLOWEST = 1 << 18  # bytes a second; who reads more slowly asks for the rest ag
 
 def serve_dealer(
     listener: socket.socket,
-    context: ssl.SSLContext,
+    context: Callable[[], ssl.SSLContext],
     table: JobTable,
     fingerprint: str,
     *,
@@ -83,7 +84,7 @@ def _end_with(parent: int) -> None:
 class _Desk:
     def __init__(
         self,
-        context: ssl.SSLContext,
+        context: Callable[[], ssl.SSLContext],
         table: JobTable,
         fingerprint: str,
         log: Log,
@@ -116,7 +117,7 @@ class _Desk:
 
     def _welcome(self, connection: socket.socket, address: str, lines: LogWriter) -> None:
         try:
-            line = self._context.wrap_socket(
+            line = self._context().wrap_socket(
                 connection, server_side=True, do_handshake_on_connect=False
             )
         except (OSError, ValueError):  # it is gone already

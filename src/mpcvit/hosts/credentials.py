@@ -155,6 +155,11 @@ class ListeningContext:
     def current(self) -> ssl.SSLContext:
         return self._context
 
+    def latest(self) -> ssl.SSLContext:
+        """Return the context of the files as they are now."""
+        self.refresh()
+        return self._context
+
     def refresh(self) -> None:
         """Load changed files, and warn once a day when the certificate expires soon.
 

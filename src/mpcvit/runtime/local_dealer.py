@@ -64,7 +64,7 @@ def main() -> None:
     stop = threading.Event()
     threading.Thread(
         target=serve_dealer,
-        args=(listener, credentials.listening_context(), table, key.public.fingerprint),
+        args=(listener, credentials.listening_context, table, key.public.fingerprint),
         kwargs={"stop": stop, "workers": workers},
         daemon=True,
     ).start()

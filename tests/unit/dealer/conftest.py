@@ -46,7 +46,7 @@ class Running:
         place = ("127.0.0.1", int(self.address.rpartition(":")[2] or 0))
         self._listener = socket.create_server(place)
         self.address = "{}:{}".format(*self._listener.getsockname())
-        context = Credentials(folder=self.certificates / "dealer").listening_context()
+        context = Credentials(folder=self.certificates / "dealer").listening_context
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=serve_dealer,

@@ -35,9 +35,8 @@ class Listening:
 
     def shown(self, client):
         """Return the fingerprint that the client of a folder sees."""
-        self.context.refresh()
         dialling = Credentials(folder=client).dialling_context()
-        return shake(self.context.current, dialling)[1].fingerprint
+        return shake(self.context.latest(), dialling)[1].fingerprint
 
 
 def fingerprint(folder):
