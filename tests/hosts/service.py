@@ -93,7 +93,7 @@ class Served:
                 [
                     *(*within, sys.executable, "-m", "mpcvit", "serve", site.model, "--json"),
                     *("--listen", self.address, "--tls", tls or site.certs / "server"),
-                    *("--profile", profile, "--clients", str(clients)),
+                    *("--profile", profile, "--clients", str(clients), "--reveal", "logits"),
                     *("--metrics", self.metrics, *arguments),
                 ],
                 stdout=out,

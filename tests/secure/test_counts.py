@@ -9,6 +9,7 @@ from mpcvit.bench.networks import paper_networks, random_images
 from mpcvit.config import load_config
 from mpcvit.lowering.engine import choose_engine
 from mpcvit.profile import load_profile
+from mpcvit.runtime.reuse import LEAST_RUNS
 from mpcvit.runtime.run import run
 
 ROOT = Path(__file__).parents[2]
@@ -16,13 +17,14 @@ EXAMPLE = ROOT / "results/cifar10-tiny/relu_softmax-program.json"
 
 
 def steady_cost(name, depth):
-    """Of an image after the first."""
+    """Of an image after the first, with masks of weights that are reused."""
     model = load_config(ROOT / "configs/cifar10.toml", [f"model.depth={depth}"]).model
-    profile = load_profile("semi2k")
+    profile = load_profile("semi2k-dealer")
     program = lower_like(
         read_example(EXAMPLE).plan, model, paper_networks(model)[name], choose_engine(profile)
     )
-    record = run(program, random_images(model, 2), profile, reveal="logits", simulate=True).record
+    images = random_images(model, LEAST_RUNS)
+    record = run(program, images, profile, reveal="logits", simulate=True).record
     return record.batches[-1].total
 
 

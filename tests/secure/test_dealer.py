@@ -19,6 +19,7 @@ from mpcvit.dealer.script import Kind, Script, Step, scripts_from_plain, scripts
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.profile import Limits, load_profile
+from mpcvit.run_record import Reveal
 from mpcvit.runtime import dealer_place, dealing, desk, rehearsal
 from mpcvit.runtime.card import ModelCard
 from mpcvit.runtime.compiled import compile_network
@@ -90,7 +91,7 @@ def program():
     """Lowered for a dealer, with its script for one image at a time."""
     checkpoint, pixels = tiny()
     lowered = mpcvit.lower(checkpoint, list(pixels), DEALER, error_budget=1.0)
-    return rehearsal.with_script(lowered, DEALER)
+    return rehearsal.with_script(lowered, DEALER, reveal=Reveal.LOGITS)
 
 
 @pytest.fixture
@@ -214,6 +215,7 @@ def test_single_operations_are_measured_without_a_dealer():
         probe(lambda x: x, [np.ones(3, np.float32)], DEALER)
 
 
+@pytest.mark.long
 def test_bench_measures_both_forms_both_dealers_and_the_dealer_alone(program, monkeypatch):
     checkpoint, _ = tiny()
     monkeypatch.setattr(bench, "run", partial(mpcvit.run, reveal="logits", simulate=True))

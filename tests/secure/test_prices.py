@@ -50,7 +50,11 @@ def test_a_layer_of_mixed_heads():
     heads = (K.RELU_SOFTMAX, K.SCALING, K.SOFTMAX, K.SCALING)
     architecture = Architecture(layers=(LayerArchitecture(heads=heads, mlp=F.FUSED),))
     record = run(
-        random_checkpoint(CIFAR, architecture), random_images(CIFAR), SEMI2K, simulate=True
+        random_checkpoint(CIFAR, architecture),
+        random_images(CIFAR),
+        SEMI2K,
+        reveal="logits",
+        simulate=True,
     ).record
     priced = estimate(CIFAR).price(architecture)
     assert record.exchanges == priced.exchanges + 2

@@ -1,13 +1,20 @@
 """One small model for all tests with real processes, and proof that nothing is left over."""
 
+import jax
 import pytest
 
 from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.runtime.stages import shared_parameters
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.two_party.processes import children
 
 CONFIG = small_config()
 ARCHITECTURE = Architecture.uniform(AttentionKind.RELU, depth=2, heads=3, mlp=MlpForm.FUSED)
+
+
+def shared_count(checkpoint):
+    """How many numbers the model owner shares: its fused linears are products already."""
+    return sum(leaf.size for leaf in jax.tree.leaves(shared_parameters(checkpoint)))
 
 
 @pytest.fixture(scope="session")

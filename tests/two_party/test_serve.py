@@ -18,6 +18,7 @@ from mpcvit.hosts.certificates import make_certificates
 from mpcvit.profile import load_profile
 from mpcvit.runtime.roles import free_addresses
 from tests.tolerances import FXP18, assert_close
+from tests.two_party.conftest import shared_count
 from tests.two_party.processes import is_listening, ports_of, working_below
 
 PROFILE = """\
@@ -116,7 +117,7 @@ def test_clients_one_after_another(served, checkpoint, pixels, expected, batch_s
     record = result.record
     assert record.transport == "hosts"
     assert record.images == 2
-    assert record.set_up.received_bytes > 8 * checkpoint.parameter_count
+    assert record.set_up.received_bytes > 8 * shared_count(checkpoint)
     assert len(record.batches) == 2 // batch_size
     assert progress[-1][0] == "running"
     assert progress[-1][1] == progress[-1][2]

@@ -23,6 +23,7 @@ from mpcvit.lowering.fold import fold
 from mpcvit.lowering.functions import exact_functions
 from mpcvit.lowering.plan import LayerPlan, Plan, Trust
 from mpcvit.lowering.program import Calibration, Model, SecureProgram
+from mpcvit.plain import to_plain
 from mpcvit.profile import Network, Profile, Protocol, Truncation
 from mpcvit.run_record import BatchCost, RunRecord, StageCost
 from mpcvit.runtime.reuse import LEAST_RUNS
@@ -207,7 +208,8 @@ def read_example(path: Path) -> Example:
         document = read_json(place.read_text(encoding="utf-8"), str(place))
         return Example(
             architecture=Architecture.from_document(document["architecture"], str(place)),
-            plan=Plan.from_dict(document["plan"]),
+            # of an example only the stand-ins matter, and older files hold no more
+            plan=Plan.from_dict({"trust": to_plain(Trust()), **document["plan"]}),
         )
     except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise UserError(f"{place} holds no plan; mpcvit lower writes one") from error

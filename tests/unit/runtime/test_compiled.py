@@ -83,9 +83,9 @@ def test_identical_blocks_are_compiled_once(count):
     architecture = Architecture(layers=(scaling, relu, scaling))
     card = ModelCard.of(small_checkpoint(config, architecture))
     program = compile_network(card, load_profile("semi2k"), 1)
-    assert len(count) == 4  # embedding, two blocks of three, head
+    assert len(count) == 5  # embedding, two blocks of three, head, what is revealed
     assert [stage.name for stage in program.stages] == [
-        *("embedding", "block 0", "block 1", "block 2", "head")
+        *("embedding", "block 0", "block 1", "block 2", "head", "reveal")
     ]
     assert program.stages[1].code == program.stages[3].code
     assert program.output_shape == (1, config.classes)
