@@ -7,6 +7,7 @@ import sys
 import time
 
 import numpy as np
+import pytest
 
 from mpcvit.checkpoint import Checkpoint, flatten_parameters
 from mpcvit.config import load_config
@@ -16,6 +17,7 @@ from mpcvit.train.supervised import train
 from tests.unit.test_config import TINY
 
 
+@pytest.mark.long
 def test_killed_run_ends_as_if_it_had_not_been(tmp_path):
     folder = tmp_path / "killed"
     command = [sys.executable, "-m", "mpcvit", "train", str(TINY), "--out", str(folder)]

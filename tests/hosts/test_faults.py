@@ -141,6 +141,7 @@ def test_an_answer_that_cannot_be_written_is_printed(site, served, tmp_path, not
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.long
 def test_a_killed_server_and_one_that_cannot_log(site, tmp_path):
     """The next one takes the same port at once, and serves although every log is on a full disk."""
     killed = Served(site, tmp_path / "killed", clients=1).wait_until_open()

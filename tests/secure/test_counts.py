@@ -28,6 +28,7 @@ def steady_cost(name, depth):
     return record.batches[-1].total
 
 
+@pytest.mark.long
 def test_two_layers():
     cost = steady_cost("relu_softmax", 2)
     assert cost.exchanges <= 86

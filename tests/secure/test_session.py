@@ -16,6 +16,7 @@ from mpcvit.runtime.roles import Role
 from mpcvit.runtime.session import Request, agree, classify, offer_model
 from mpcvit.runtime.shares import Sharing, pack, runtime_config, unpack
 from mpcvit.runtime.simulate import run_in_threads
+from mpcvit.runtime.terms import terms_of
 from tests.models import random_images, small_checkpoint, small_config
 
 CONFIG = small_config(depth=1)
@@ -131,8 +132,9 @@ def test_a_client_may_not_ask_for_more_than_it_was_admitted_with():
         offer_model(channel, PROFILE, checkpoint, ignore, announced=admitted)
 
     def two_images(channel):
-        images = np.zeros((2, CONFIG.image_size, CONFIG.image_size, 3), np.float32)
-        classify(channel, PROFILE, lambda card: images, 1, ignore)
+        agree(channel, terms_of(PROFILE))
+        channel.receive_json(Role.MODEL_OWNER)  # what the model looks like
+        channel.send_json(Role.MODEL_OWNER, {"images": 2, "batch_size": 1})
 
     with pytest.raises(PartyError, match="other images than it was admitted with"):
         run(model_owner=owner, data_owner=two_images)

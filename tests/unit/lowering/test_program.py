@@ -48,6 +48,7 @@ def test_who_names_no_profile(program, tmp_path):
         assert (default_for(model), default_for(model, "c:9100")) == ("cheetah", "semi2k-dealer")
 
 
+@pytest.mark.long
 def test_the_error_budget_is_of_the_whole_network_and_kept():
     checkpoint, pixels = small_checkpoint(CONFIG, ARCHITECTURE), list(random_pixels(CONFIG, 64))
     plain = Classifier(checkpoint)
