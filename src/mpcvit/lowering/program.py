@@ -116,7 +116,7 @@ class SecureProgram:
         return {place: (int(outside), int(total)) for place, (outside, total) in counts.items()}
 
     def judge(self, images: Any) -> "Judgement":
-        """Logits, and what would be told of them: whether to trust them, and which are close."""
+        """Return logits, whether to trust them, and which are close."""
         logits, slack = self._judge(self.parameters, np.asarray(images, np.float32))
         logits, trust = np.asarray(logits), self.plan.trust
         bound = trust.bound or math.inf

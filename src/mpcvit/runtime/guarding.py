@@ -13,7 +13,7 @@ from mpcvit.runtime.run import run
 
 Progress = Callable[[str, int, int], None]
 
-MOST_OF_SECONDS = 0.03  # that a guard may cost to be on unless told otherwise
+MOST_OF_SECONDS = 0.03  # that a guard may cost to be on by default
 _WAN = "semi2k-wan"
 
 

@@ -39,7 +39,7 @@ def run_processes(
 ) -> Event:
     """Run every role in a process of its own, through the profile's network.
 
-    `own` holds what each role alone is told: the place of its model or images. Gives
+    `own` holds what each role alone knows: the place of its model or images. Gives
     the data owner's result.
     """
     roles = roles_of(profile.protocol)
@@ -81,7 +81,7 @@ def _with_dealer(
     dealer: LocalDealer,
     dialled: Mapping[Role, Mapping[Role, Address]],
 ) -> dict[Role, dict[str, Any]]:
-    """What each role is told, and where it finds the dealer."""
+    """Return what each role knows, with the place of the dealer."""
     places = dealer.places({role: found[Role.DEALER] for role, found in dialled.items()})
     return {
         role: {**own.get(role, {}), "dealer": place.to_dict()} for role, place in places.items()

@@ -58,9 +58,9 @@ def with_script(
     reveal: Reveal = Reveal.CLASS,
     progress: Progress = lambda what, done, total: None,
 ) -> SecureProgram:
-    """A program that carries its scripts for so many images at a time, if there is a dealer.
+    """Return a program with its scripts for a batch size, if the profile has a dealer.
 
-    Whoever runs it with these settings and this software needs no rehearsal, be it
+    Parties that run it with these settings and this software need no rehearsal, whether
     for few images or for many.
     """
     if profile.dealer is not Dealer.THIRD_PARTY:

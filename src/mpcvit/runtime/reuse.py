@@ -14,7 +14,7 @@ run on; `mpcvit bench lowering` shows both costs.
 
 
 def settled(profile: Profile, card: ModelCard, runs: int) -> Profile:
-    """A profile for a session of so many runs: without reuse where it does not pay.
+    """Return a profile for a session of a number of runs: without reuse if it does not pay.
 
     Networks that were not lowered never reuse masks, as their products are not
     known to be of the one form that can.

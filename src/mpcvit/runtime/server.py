@@ -7,7 +7,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -346,17 +347,14 @@ class Server:
         )
 
 
-class _on_hang_up:  # noqa: N801
-    """Calls a function on SIGHUP while the block runs, where signals can be caught."""
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self._action = action
-        self._former: Any = None
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._former = signal.signal(signal.SIGHUP, lambda *_: self._action())
-
-    def __exit__(self, *_: object) -> None:
-        if self._former is not None:
-            signal.signal(signal.SIGHUP, self._former)
+@contextmanager
+def _on_hang_up(action: Callable[[], None]) -> Iterator[None]:
+    """Call a function on SIGHUP while the block runs, where signals can be caught."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGHUP, lambda *_: action())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, former)
