@@ -67,6 +67,8 @@ def bench_tunnel(
                     "of_spu_tls": round(statistics.median(found) / own_s, 3),
                     "exchanges": exchanges,
                     **here(model.model, profile),
+                    "round_trip_ms": network.round_trip_ms,
+                    "bandwidth_mb_per_s": network.bandwidth_bytes_per_s / 1e6,
                 }
             )
     return rows
