@@ -3,7 +3,7 @@
 A job names both seeds, where in their streams it begins, and the scripts to
 follow, one inference after another. Where masks of kernels are reused, the
 first script is a set-up, which draws them all; it counts as inference 0. All
-that the dealer ever gives out for a job is a function of the job; so whoever
+that the dealer ever gives out for a job is a function of the job, so a party that
 asks again gets the same again. It gives it out once both parties have
 authorised the very same job, in order, and it lets a seed take part in one job
 only, for ever.

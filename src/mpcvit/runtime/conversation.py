@@ -47,11 +47,6 @@ class Conversation:
             self._stream.writer.write(encode(message))
 
     @property
-    def is_over(self) -> bool:
-        """Whether the peer is gone, or has said its last word."""
-        return self._gone_at is not None or self.farewell is not None
-
-    @property
     def is_lost(self) -> bool:
         return self._gone_at is not None and self.farewell is None
 
