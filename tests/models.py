@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import DataConfig, ModelConfig
+from mpcvit.artifacts.config import DataConfig, ModelConfig
+from mpcvit.artifacts.provenance import Environment, Provenance
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import init_parameters
-from mpcvit.records import Environment, Provenance
 
 SMALL = {
     "image_size": 6,

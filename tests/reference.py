@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from mpcvit.arch import AttentionKind, LayerMixture, MlpForm
-from mpcvit.config import Activation, BlockForm, NormForm, Pooling
+from mpcvit.artifacts.architecture import AttentionKind, LayerMixture, MlpForm
+from mpcvit.artifacts.config import Activation, BlockForm, NormForm, Pooling
 
 _erf = np.vectorize(math.erf)
 

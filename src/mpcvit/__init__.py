@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from mpcvit.classifier import Classifier, load
     from mpcvit.lowering.lower import lower
     from mpcvit.lowering.program import SecureProgram
-    from mpcvit.runtime.predict import predict
-    from mpcvit.runtime.run import RunResult, run
-    from mpcvit.runtime.serve import serve
+    from mpcvit.secure.predict import predict
+    from mpcvit.secure.run import RunResult, run
+    from mpcvit.secure.serve import serve
 
 __all__ = [
     "Classifier",
@@ -32,10 +32,10 @@ _HOMES = {
     "load": "mpcvit.classifier",
     "lower": "mpcvit.lowering.lower",
     "SecureProgram": "mpcvit.lowering.program",
-    "RunResult": "mpcvit.runtime.run",
-    "predict": "mpcvit.runtime.predict",
-    "run": "mpcvit.runtime.run",
-    "serve": "mpcvit.runtime.serve",
+    "RunResult": "mpcvit.secure.run",
+    "predict": "mpcvit.secure.predict",
+    "run": "mpcvit.secure.run",
+    "serve": "mpcvit.secure.serve",
 }
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from mpcvit.arch import Architecture
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import ModelConfig
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import ModelConfig
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram, load_model
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import ViT
 
 

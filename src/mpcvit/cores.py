@@ -1,9 +1,11 @@
-"""One JAX device per CPU core, to be asked for before JAX is imported."""
+"""How the cores of this machine are shared, set before JAX or SPU is imported."""
 
 import os
 
 _FLAG = "--xla_force_host_platform_device_count"
 MOST = 8
+THREADS_VARIABLE = "OMP_THREAD_LIMIT"
+_MOST_THREADS = 4  # of one matrix product, fixed in SPU
 
 
 def split_cpu(batch_size: int) -> None:
@@ -25,3 +27,17 @@ def split_cpu(batch_size: int) -> None:
 def devices_for(batch_size: int, cores: int) -> int:
     """The most devices that divide a batch, up to one per core."""
     return max(n for n in range(1, min(cores, MOST) + 1) if batch_size % n == 0)
+
+
+def threads_of_party(parties: int, cores: int | None = None) -> int:
+    """Return how many threads a party's matrix products may use.
+
+    SPU starts four threads for each product. Threads without a core of their own wait
+    by spinning, and slow down the party that they work for. `parties` of them share
+    this machine's cores.
+
+    >>> [threads_of_party(2, cores) for cores in (1, 2, 4, 64)]
+    [1, 1, 2, 4]
+    """
+    cores = cores or len(os.sched_getaffinity(0))
+    return max(1, min(_MOST_THREADS, cores // parties))

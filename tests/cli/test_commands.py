@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import mpcvit
 from mpcvit.cli import app
-from tests.unit.test_config import CONFIGS, TINY
+from tests.unit.artifacts.test_config import CONFIGS, TINY
 
 COMMANDS = (
     ["train"],
@@ -106,7 +106,7 @@ def test_show(run_folder):
 
 
 def test_an_architecture_file_is_used(tmp_path):
-    from mpcvit.arch import Architecture, AttentionKind
+    from mpcvit.artifacts.architecture import Architecture, AttentionKind
 
     architecture = Architecture.uniform(AttentionKind.SCALING, depth=2, heads=2)
     architecture.save(tmp_path / "arch.json")
@@ -146,7 +146,7 @@ def test_import_asks_for_what_the_file_does_not_tell(tmp_path):
 
 
 def test_retrain(run_folder, tmp_path):
-    from mpcvit.arch import Architecture, AttentionKind
+    from mpcvit.artifacts.architecture import Architecture, AttentionKind
 
     architecture = Architecture.uniform(AttentionKind.SCALING, depth=2, heads=2)
     architecture.save(tmp_path / "arch.json")

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.config import DataSource, load_config
 from mpcvit.bench.networks import random_checkpoint, random_images
-from mpcvit.config import DataSource, load_config
 from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_private_key, load_public_key
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.runtime.roles import free_addresses
+from mpcvit.secure.parties.roles import free_addresses
 from tests.cli.test_commands import invoke
 from tests.unit.dealer.jobs import SCRIPT, expected, fetch, make_job, new_seeds
 from tests.unit.dealer.saboteur import Saboteur

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
+from mpcvit.artifacts.record import RunRecord
 from mpcvit.demo import show
 from mpcvit.demo.showcase import Showcase
-from mpcvit.run_record import RunRecord
-from mpcvit.runtime.run import run
+from mpcvit.secure.run import run
 from tests.cli.test_commands import invoke
-from tests.unit.test_config import TINY
+from tests.unit.artifacts.test_config import TINY
 
 
 @pytest.fixture(scope="module")

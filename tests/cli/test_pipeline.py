@@ -2,19 +2,19 @@
 
 import pytest
 
-from mpcvit.arch import MlpForm
-from mpcvit.config import load_config
+from mpcvit.artifacts.architecture import MlpForm
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.errors import UserError
 from mpcvit.experiments.recipes import within
 from mpcvit.experiments.run import Workshop
 from mpcvit.pipeline.kept import make_once
 from mpcvit.pipeline.plan import Plan
 from mpcvit.pipeline.run import Pipeline
-from mpcvit.profile import load_profile
 from mpcvit.search.derive import derive_by_ratio
 from tests.cli.test_commands import invoke
+from tests.unit.artifacts.test_config import TINY
 from tests.unit.search.test_derive import ALPHA, make_result
-from tests.unit.test_config import TINY
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier
-from mpcvit.run_record import RunRecord
 from tests.cli.test_commands import invoke
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close

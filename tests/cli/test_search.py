@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from mpcvit.arch import ActivationGranularity, Architecture, AttentionKind
-from mpcvit.cost.latency import LatencyTable
+from mpcvit.artifacts.architecture import ActivationGranularity, Architecture, AttentionKind
+from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.experiments.catalogue import EXPERIMENTS
 from tests.cli.test_commands import invoke
+from tests.unit.artifacts.test_config import TINY
 from tests.unit.search.test_derive import ALPHA, make_result
-from tests.unit.test_config import TINY
 
 K = AttentionKind
 
@@ -130,7 +130,7 @@ def test_compare_refuses_what_holds_nothing(tmp_path):
 
 
 def test_a_list_counts_the_rows_and_seeds_that_are_there(tmp_path):
-    from mpcvit.records import write_rows
+    from mpcvit.artifacts.provenance import write_rows
 
     runs = [("softmax", 0, 6), ("softmax", 1, 6), ("scaling", 0, 6), ("of another time", 0, 6)]
     write_rows(

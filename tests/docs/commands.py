@@ -1,28 +1,19 @@
-"""The blocks of the documentation, and the commands in them."""
+"""The commands of the documentation."""
 
 import re
 import shlex
-from pathlib import Path
 
 import typer
 
 from mpcvit.cli import app
-
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-
-
-def blocks(page, language):
-    """The fenced blocks of a language on a page."""
-    return [body for kind, body in _BLOCK.findall(page.read_text("utf-8")) if kind == language]
+from tests.docs.pages import all_blocks, prose
 
 
 def commands(page):
     """Every `mpcvit ...` of a page, as words: lines of blocks, and phrases in backticks."""
     text = page.read_text("utf-8").replace("\\\n", "")  # a line that goes on in the next
-    lines = [line for _, body in _BLOCK.findall(text) for line in body.splitlines()]
-    phrases = re.findall(r"`(mpcvit [^`\n]+)`", _BLOCK.sub("", text))
+    lines = [line for body in all_blocks(text) for line in body.splitlines()]
+    phrases = re.findall(r"`(mpcvit [^`\n]+)`", prose(text))
     found = []
     for line in (*lines, *phrases):
         line = line.strip().removeprefix(".venv/bin/")

@@ -10,7 +10,8 @@ from sklearn.utils import Bunch
 
 from mpcvit.cost.estimate import estimate
 from tests.cli.test_commands import invoke
-from tests.docs.commands import ROOT, blocks, commands
+from tests.docs.commands import commands
+from tests.docs.pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "tutorial.md"
 SMALLER = {"epochs": 1, "depth": 1, "heads": 2, "width": 8, "batch_size": 128, "patch_size": 4}

@@ -11,9 +11,9 @@ import time
 import numpy as np
 
 import mpcvit
+from mpcvit.artifacts.profile import Network
 from mpcvit.errors import UserError
-from mpcvit.profile import Network
-from mpcvit.runtime.wan import Relay, Route
+from mpcvit.secure.parties.wan import Relay, Route
 
 
 def main() -> None:

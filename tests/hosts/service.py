@@ -15,14 +15,14 @@ import numpy as np
 from PIL import Image
 
 import mpcvit
+from mpcvit.artifacts.profile import Network
 from mpcvit.classifier import Classifier
 from mpcvit.dealer.keys import PUBLIC_FILE, make_keys
 from mpcvit.errors import UserError
 from mpcvit.hosts.certificates import make_certificates
-from mpcvit.profile import Network
-from mpcvit.runtime.metrics import read_status
-from mpcvit.runtime.roles import free_addresses
-from mpcvit.runtime.wan import Relay, Route
+from mpcvit.secure.parties.roles import free_addresses
+from mpcvit.secure.parties.wan import Relay, Route
+from mpcvit.secure.service.metrics import read_status
 from tests.models import random_pixels, small_checkpoint
 from tests.two_party.conftest import ARCHITECTURE, CONFIG
 from tests.two_party.processes import working_below

@@ -14,8 +14,8 @@ import pytest
 
 from mpcvit.hosts.allowed import allow, read_allowed
 from mpcvit.hosts.certificates import make_certificates
-from mpcvit.runtime.quota import open_state
-from mpcvit.runtime.roles import free_addresses
+from mpcvit.secure.parties.roles import free_addresses
+from mpcvit.secure.service.quota import open_state
 from tests.hosts.service import Client, Served, make_site, wait_until
 from tests.two_party.processes import is_listening
 

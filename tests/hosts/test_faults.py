@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpcvit.runtime.control import SILENCE_S
+from mpcvit.secure.service.messages import SILENCE_S
 from tests.hosts.service import (
     Client,
     ClientProcess,

@@ -9,12 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from mpcvit.checkpoint import Checkpoint, flatten_parameters
-from mpcvit.config import load_config
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.provenance import MODEL_FILE
 from mpcvit.data import load_dataset
-from mpcvit.records import MODEL_FILE
+from mpcvit.model.checkpoint import Checkpoint, flatten_parameters
 from mpcvit.train.supervised import train
-from tests.unit.test_config import TINY
+from tests.unit.artifacts.test_config import TINY
 
 
 def free_port():

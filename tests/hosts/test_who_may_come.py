@@ -6,10 +6,12 @@ import signal
 
 import pytest
 
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.hosts.certificates import revoke_client
 from mpcvit.hosts.credentials import Credentials
-from mpcvit.profile import load_profile
-from mpcvit.runtime.control import (
+from mpcvit.secure.parties.agreement import terms_of
+from mpcvit.secure.parties.roles import split_address
+from mpcvit.secure.service.messages import (
     Answer,
     Hello,
     Join,
@@ -19,8 +21,6 @@ from mpcvit.runtime.control import (
     encode,
     read_document,
 )
-from mpcvit.runtime.roles import split_address
-from mpcvit.runtime.terms import terms_of
 from tests.hosts.service import Client, Served, line_to, make_site, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -163,7 +163,7 @@ def test_too_much_is_refused_politely(own_site, served, images, batch_size, reas
 
 def test_a_client_cannot_bring_more_than_it_announced(own_site, served, monkeypatch):
     """The limits hold for what is computed, not only for what is said."""
-    from mpcvit.runtime import predict
+    from mpcvit.secure import predict
 
     monkeypatch.setattr(predict, "Hello", lambda **said: Hello(**{**said, "images": 1}))
     before = len(served.visits())

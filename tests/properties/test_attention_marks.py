@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mpcvit.arch import AttentionKind
+from mpcvit.artifacts.architecture import AttentionKind
 from mpcvit.model.attention import (
     PROPERTIES,
     KindParameters,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mpcvit.config import AugmentConfig, DataConfig
+from mpcvit.artifacts.config import AugmentConfig, DataConfig
 from mpcvit.data import (
     Mix,
     Split,

@@ -9,17 +9,17 @@ import jax
 import numpy as np
 import pytest
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import Activation
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.latency import measure_latency
 from mpcvit.bench.networks import mixed, paper_networks, random_checkpoint, random_images
 from mpcvit.bench.secure import bench_breakdown, bench_network, bench_precision, count_stages
-from mpcvit.config import Activation
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
-from mpcvit.profile import load_profile
-from mpcvit.runtime.components import attention_core, mlp
-from mpcvit.runtime.probe import probe
-from mpcvit.runtime.run import run
+from mpcvit.secure.components import attention_core, mlp
+from mpcvit.secure.probe import probe
+from mpcvit.secure.run import run
 from tests.cli.test_commands import invoke
 from tests.models import small_config
 
@@ -111,7 +111,7 @@ def test_a_measured_table_prices_networks_that_it_did_not_run():
 
 def bench_rows(config, architecture):
     from mpcvit.bench.networks import random_checkpoint, random_images
-    from mpcvit.runtime.run import run
+    from mpcvit.secure.run import run
 
     checkpoint = random_checkpoint(config, architecture)
     yield run(checkpoint, random_images(config), SEMI2K, reveal="logits", simulate=True).record
@@ -183,7 +183,7 @@ def test_gelu_by_tanh_is_counted_beside_erf_and_searched_networks_replace_random
 
 @pytest.mark.long
 def test_profile_writes_a_file_that_search_reads(tmp_path):
-    from tests.unit.test_config import TINY
+    from tests.unit.artifacts.test_config import TINY
 
     out = tmp_path / "latency.json"
     printed = invoke("profile", TINY, "--out", out, "--kinds", "relu_softmax,scaling", "--json")

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.profile import Truncation, load_profile
-from mpcvit.runtime.probe import probe
+from mpcvit.artifacts.profile import Truncation, load_profile
+from mpcvit.secure.probe import probe
 
 NARROW = load_profile("semi2k")
 WIDE = replace(NARROW, ring_bits=128, fraction_bits=26)

@@ -6,10 +6,10 @@ import time
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
-from mpcvit.run_record import RunRecord
-from mpcvit.runtime import trace
-from mpcvit.runtime.trace import ProfileLog
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.record import RunRecord
+from mpcvit.secure.spu import trace
+from mpcvit.secure.spu.trace import ProfileLog
 from tests.models import random_pixels, small_checkpoint, small_config
 
 CONFIG = small_config()

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.lowered import lower_like, read_example
 from mpcvit.bench.networks import paper_networks, random_images
-from mpcvit.config import load_config
 from mpcvit.lowering.engine import choose_engine
-from mpcvit.profile import load_profile
-from mpcvit.runtime.reuse import LEAST_RUNS
-from mpcvit.runtime.run import run
+from mpcvit.secure.reuse import LEAST_RUNS
+from mpcvit.secure.run import run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "results/cifar10-tiny/relu_softmax-program.json"

@@ -8,22 +8,25 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.profile import Limits, load_profile
+from mpcvit.artifacts.record import Reveal
 from mpcvit.bench import dealer as bench
 from mpcvit.bench.networks import random_checkpoint
 from mpcvit.classifier import Classifier
-from mpcvit.config import ModelConfig
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.gateway import Conductor, Gateway, Recorder, zeros
 from mpcvit.dealer.script import Kind, Script, Step, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.profile import Limits, load_profile
-from mpcvit.run_record import Reveal
-from mpcvit.runtime import dealer_place, dealing, desk, rehearsal
-from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.compiled import compile_network
-from mpcvit.runtime.probe import probe
+from mpcvit.secure.card import ModelCard
+from mpcvit.secure.dealing import endpoint as dealer_place
+from mpcvit.secure.dealing import party as dealing
+from mpcvit.secure.dealing import rehearsal
+from mpcvit.secure.dealing import spu_settings as desk
+from mpcvit.secure.probe import probe
+from mpcvit.secure.spu.compile import compile_network
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.secure.test_lowered import FXP26
 from tests.tolerances import FXP18, FXP18_EXP, assert_close

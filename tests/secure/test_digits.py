@@ -1,11 +1,11 @@
 """A trained model on real images: the private answer is the plain one."""
 
+from mpcvit.artifacts.config import load_config
 from mpcvit.classifier import Classifier
-from mpcvit.config import load_config
 from mpcvit.data import load_dataset
-from mpcvit.runtime.run import run
+from mpcvit.secure.run import run
 from mpcvit.train.supervised import train
-from tests.unit.test_config import TINY
+from tests.unit.artifacts.test_config import TINY
 
 IMAGES = 64
 

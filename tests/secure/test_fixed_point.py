@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
-from mpcvit.profile import load_profile
-from mpcvit.runtime.ranges import representable
-from mpcvit.runtime.stages import cut, fit_fixed_point
+from mpcvit.secure.overflow import representable
+from mpcvit.secure.spu.stages import cut, fit_fixed_point
 from tests.models import random_images, random_pixels, small_checkpoint, small_config
 from tests.tolerances import F32, FXP18, assert_close
 

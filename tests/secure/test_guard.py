@@ -6,23 +6,27 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.lowering import Guard
 from mpcvit.lowering.lower import lower
 from mpcvit.lowering.plan import Trust
-from mpcvit.profile import load_profile
-from mpcvit.runtime.guarding import with_guard
-from mpcvit.runtime.result import RefusedError
+from mpcvit.secure.guarding import with_guard
+from mpcvit.secure.result import RefusedError
 from tests.models import random_pixels, small_checkpoint, small_config
 
 
-@pytest.fixture(scope="module")
-def program():
+def lowered_for(profile):
     config = small_config(depth=1)
     architecture = Architecture.uniform(AttentionKind.RELU_SOFTMAX, depth=1, heads=3)
     checkpoint = small_checkpoint(config, architecture)
     images = list(random_pixels(config, 64) // 4 + 96)  # of little contrast, unlike what comes
-    return lower(checkpoint, images, "semi2k", error_budget=1.0)
+    return lower(checkpoint, images, profile, error_budget=1.0)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return lowered_for("semi2k")
 
 
 def narrowed(program):
@@ -41,6 +45,21 @@ def test_what_left_an_interval_gets_no_answer(program, reveal):
     assert found.likeliest == ((), ())
     with pytest.raises(RefusedError, match="no answer for image 0, image 1"):
         _ = found.predictions
+
+
+@pytest.mark.parametrize("profile", ["cheetah", "aby3"])
+def test_other_protocols_refuse_it_too(profile):
+    """One picture leaves an interval; the other stays inside, and keeps its answer."""
+    program = lowered_for(profile)
+    inside = random_pixels(program.model, 1) // 4 + 96
+    pixels = np.concatenate(
+        [inside, 255 * (random_pixels(program.model, 1) > 127).astype(np.uint8)]
+    )
+    judged = program.judge(program.preprocess(pixels))
+    assert judged.trusted.tolist() == [True, False]
+    found = mpcvit.run(program, pixels, profile, batch_size=2, simulate=True)
+    assert found.refused == (1,)
+    assert found.likeliest[0] == (program.classes[judged.logits[0].argmax()],)
 
 
 def test_without_a_guard_it_is_wrong_without_a_word(program):

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import BlockForm, Pooling
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.latency import measure_lowered_latency
 from mpcvit.bench.lowered import Example, bench_lowering, bench_passes, lower_like, plan_for
-from mpcvit.config import BlockForm, Pooling
 from mpcvit.errors import UserError
 from mpcvit.lowering.values import in_fixed_point
-from mpcvit.profile import load_profile
-from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.components import Component
-from mpcvit.runtime.probe import probe
-from mpcvit.runtime.reuse import LEAST_RUNS
-from mpcvit.runtime.stages import cut_lowered
-from mpcvit.runtime.tune import tune
+from mpcvit.secure.card import ModelCard
+from mpcvit.secure.components import Component
+from mpcvit.secure.probe import probe
+from mpcvit.secure.reuse import LEAST_RUNS
+from mpcvit.secure.spu.stages import cut_lowered
+from mpcvit.secure.tune import tune
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import assert_close
 

@@ -3,9 +3,9 @@
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import Activation, BlockForm, Pooling
 from mpcvit.classifier import Classifier
-from mpcvit.config import Activation, BlockForm, Pooling
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, FXP18_EXP, assert_close
 
@@ -84,7 +84,7 @@ def test_tolerance_has_teeth():
 
 
 def test_a_rest_of_images_and_a_128_bit_ring():
-    from mpcvit.profile import Dealer, Profile, Protocol
+    from mpcvit.artifacts.profile import Dealer, Profile, Protocol
 
     profile = Profile(protocol=Protocol.SEMI2K, dealer=Dealer.FIRST_PARTY_INSECURE, ring_bits=128)
     config = small_config(depth=1)

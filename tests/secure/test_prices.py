@@ -2,16 +2,16 @@
 
 import pytest
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.networks import random_checkpoint, random_images
-from mpcvit.config import ModelConfig
 from mpcvit.cost.estimate import estimate
-from mpcvit.profile import load_profile
-from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.compiled import compile_network
-from mpcvit.runtime.components import mlp
-from mpcvit.runtime.probe import probe
-from mpcvit.runtime.run import run
+from mpcvit.secure.card import ModelCard
+from mpcvit.secure.components import mlp
+from mpcvit.secure.probe import probe
+from mpcvit.secure.run import run
+from mpcvit.secure.spu.compile import compile_network
 from tests.models import small_checkpoint, small_config
 
 K, F = AttentionKind, MlpForm

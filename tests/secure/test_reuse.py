@@ -15,22 +15,23 @@ from spu import libspu
 from spu.experimental import make_cached_var
 
 import mpcvit
-from mpcvit.checkpoint import flatten_parameters
+from mpcvit.artifacts.profile import Truncation, load_profile
+from mpcvit.artifacts.record import Reveal
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.gateway import Conductor, Gateway, Recorder, zeros
 from mpcvit.dealer.generator import blocks_of, draw
 from mpcvit.dealer.keys import load_private_key
 from mpcvit.dealer.operations import adjust
 from mpcvit.dealer.script import Kind
-from mpcvit.profile import Truncation, load_profile
-from mpcvit.run_record import Reveal
-from mpcvit.runtime import dealing, rehearsal
-from mpcvit.runtime.compiled import compile_function
-from mpcvit.runtime.desk import Desk
-from mpcvit.runtime.engine import Engine
-from mpcvit.runtime.reuse import LEAST_RUNS
-from mpcvit.runtime.roles import Role
-from mpcvit.runtime.threads import run_in_threads
+from mpcvit.model.checkpoint import flatten_parameters
+from mpcvit.secure.dealing import party as dealing
+from mpcvit.secure.dealing import rehearsal
+from mpcvit.secure.dealing.spu_settings import Desk
+from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.parties.threads import run_in_threads
+from mpcvit.secure.reuse import LEAST_RUNS
+from mpcvit.secure.spu.compile import compile_function
+from mpcvit.secure.spu.engine import Engine
 from tests.secure.test_dealer import tiny
 from tests.secure.test_lowered import FXP26
 from tests.tolerances import assert_close

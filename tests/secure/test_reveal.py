@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.profile import Truncation, load_profile
+from mpcvit.artifacts.record import Reveal
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.lowering.plan import Trust
-from mpcvit.profile import Truncation, load_profile
-from mpcvit.run_record import Reveal
-from mpcvit.runtime.answer import Opening
-from mpcvit.runtime.best import choose_best
-from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.compiled import compile_network
-from mpcvit.runtime.probe import probe
+from mpcvit.secure.card import ModelCard
+from mpcvit.secure.probe import probe
+from mpcvit.secure.spu.answer import Opening
+from mpcvit.secure.spu.best import choose_best
+from mpcvit.secure.spu.compile import compile_network
 from tests.models import random_pixels, small_checkpoint, small_config
 
 WIDE = replace(load_profile("semi2k"), ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL)

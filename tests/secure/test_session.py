@@ -8,15 +8,15 @@ import pytest
 import spu
 from spu import libspu
 
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
-from mpcvit.profile import Limits, load_profile
-from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.errors import PartyError
-from mpcvit.runtime.roles import Role
-from mpcvit.runtime.session import Request, agree, classify, offer_model
-from mpcvit.runtime.shares import Sharing, pack, runtime_config, unpack
-from mpcvit.runtime.simulate import run_in_threads
-from mpcvit.runtime.terms import terms_of
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.profile import Limits, load_profile
+from mpcvit.secure.card import ModelCard
+from mpcvit.secure.errors import PartyError
+from mpcvit.secure.parties.agreement import terms_of
+from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.protocol import Request, agree, classify, offer_model
+from mpcvit.secure.simulate import run_in_threads
+from mpcvit.secure.spu.shares import Sharing, pack, runtime_config, unpack
 from tests.models import random_images, small_checkpoint, small_config
 
 CONFIG = small_config(depth=1)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from mpcvit import Classifier
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
-from mpcvit.profile import load_profile
-from mpcvit.run_record import Reveal
-from mpcvit.runtime.events import Journal
-from mpcvit.runtime.link import Channel
-from mpcvit.runtime.roles import Role
-from mpcvit.runtime.shares import unpack
-from mpcvit.runtime.simulate import simulate
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.record import Reveal
+from mpcvit.secure.parties.events import Journal
+from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.simulate import simulate
+from mpcvit.secure.spu.link import Channel
+from mpcvit.secure.spu.shares import unpack
 from tests.models import random_images, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close
 

@@ -3,8 +3,8 @@
 import jax
 import pytest
 
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
-from mpcvit.runtime.stages import shared_parameters
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.secure.spu.stages import shared_parameters
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.two_party.processes import children
 
@@ -31,7 +31,7 @@ def pixels():
 def nobody_left():
     """No process may be left after the test."""
     yield
-    assert children("mpcvit.runtime") == {}
+    assert children("mpcvit.secure") == {}
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ def _modules():
             parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
         except (OSError, ValueError, IndexError):
             continue  # it has just ended
-        module = next((word for word in words if word.startswith("mpcvit.runtime.")), "")
+        module = next((word for word in words if word.startswith("mpcvit.secure.")), "")
         if module:
             folder = words[words.index(module) + 2] if module.endswith(".party") else ""
             yield int(entry.name), parent, module, folder
@@ -47,6 +47,8 @@ def working_below(folder):
 def ports_of(process):
     """The ports on which a process listens, by the kernel's tables."""
     own = _sockets(process)
+    if not own:
+        return []
     found = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
@@ -70,9 +72,17 @@ def sockets_of(process):
 
 
 def _sockets(process):
+    """The inodes of a process's sockets. Descriptors may close while they are listed."""
     found = set()
-    for entry in os.listdir(f"/proc/{process}/fd"):
-        target = os.readlink(f"/proc/{process}/fd/{entry}")
+    try:
+        descriptors = os.listdir(f"/proc/{process}/fd")
+    except (FileNotFoundError, ProcessLookupError):
+        return found  # the process has just ended, and listens on nothing
+    for entry in descriptors:
+        try:
+            target = os.readlink(f"/proc/{process}/fd/{entry}")
+        except FileNotFoundError:
+            continue
         if target.startswith("socket:["):
             found.add(target[len("socket:[") : -1])
     return found

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.profile import Limits, Network, load_profile
 from mpcvit.errors import UserError
-from mpcvit.profile import Limits, Network, load_profile
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close
 from tests.two_party.processes import children
@@ -47,7 +47,7 @@ def test_a_dealer_that_dies(model, nobody_left):
     def strike(what, done, total):
         if what == "running" and not struck:
             struck.append(True)
-            (dealer,) = children("mpcvit.runtime.local_dealer").values()
+            (dealer,) = children("mpcvit.secure.dealing.local_dealer").values()
             os.kill(dealer, signal.SIGKILL)
 
     profile = replace(QUICK, network=Network(round_trip_ms=40.0, bandwidth_bytes_per_s=2e5))

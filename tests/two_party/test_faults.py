@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 import mpcvit
+from mpcvit.artifacts.profile import Limits, Network, load_profile
 from mpcvit.errors import UserError
-from mpcvit.profile import Limits, Network, load_profile
 from tests.two_party.processes import children, working_below
 
 # so slow that every layer takes seconds
@@ -51,7 +51,7 @@ def fails(checkpoint, pixels, strike, expected, within_s):
 @pytest.mark.parametrize("role", ["model_owner", "data_owner"])
 def test_a_killed_party(checkpoint, pixels, nobody_left, role):
     def kill():
-        os.kill(children("mpcvit.runtime.party")[role], signal.SIGKILL)
+        os.kill(children("mpcvit.secure.parties.party")[role], signal.SIGKILL)
 
     name = role.replace("_", " ")
     fails(
@@ -65,14 +65,14 @@ def test_a_killed_party(checkpoint, pixels, nobody_left, role):
 
 def test_a_stalled_party(checkpoint, pixels, nobody_left):
     def stall():
-        os.kill(children("mpcvit.runtime.party")["model_owner"], signal.SIGSTOP)
+        os.kill(children("mpcvit.secure.parties.party")["model_owner"], signal.SIGSTOP)
 
     fails(checkpoint, pixels, stall, "sent nothing for 3 s", within_s=12)
 
 
 def test_a_cut_line(checkpoint, pixels, nobody_left):
     def cut():
-        (relay,) = children("mpcvit.runtime.wan").values()
+        (relay,) = children("mpcvit.secure.parties.wan").values()
         os.kill(relay, signal.SIGKILL)
 
     expected = r"sent nothing for 3 s|connection to its peer was lost"

@@ -8,15 +8,15 @@ import threading
 import time
 from contextlib import ExitStack
 
-from mpcvit.runtime.roles import free_addresses, split_address
+from mpcvit.secure.parties.roles import free_addresses, split_address
 
 WORDS = ("half\n", "all\n")
 # A party that sends numbers and expects the same ones; after each half it waits.
 PARTY = """
 import os, sys
-from mpcvit.profile import Limits, Protocol
-from mpcvit.runtime.link import connect
-from mpcvit.runtime.roles import Role
+from mpcvit.artifacts.profile import Limits, Protocol
+from mpcvit.secure.spu.link import connect
+from mpcvit.secure.parties.roles import Role
 name, ours, theirs, connect_s = sys.argv[1:]
 role = Role(name)
 (peer,) = {Role.MODEL_OWNER, Role.DATA_OWNER} - {role}

@@ -1,14 +1,16 @@
 """Real processes: the same results and counts as in the simulator, and the modelled seconds."""
 
 import os
+import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import mpcvit
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
-from mpcvit.profile import load_profile
+from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from tests.secure.test_costs import counts
 from tests.tolerances import FXP18, assert_close
 from tests.two_party.conftest import shared_count
@@ -43,6 +45,25 @@ def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, nobody_lef
     assert result.record.notes == ()
 
 
+@pytest.mark.parametrize("given", [None, "3"])
+def test_parties_share_the_cores(checkpoint, pixels, nobody_left, monkeypatch, given):
+    """Threads of a product spin if they have no core; a limit that the user set stays."""
+    if given is None:
+        monkeypatch.delenv(THREADS_VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(THREADS_VARIABLE, given)
+    limits = []
+
+    class Spy(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            limits.append(options["env"][THREADS_VARIABLE])
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", Spy)
+    mpcvit.run(checkpoint, pixels[:1], "semi2k")
+    assert limits == [given or str(threads_of_party(2))] * 2
+
+
 def test_three_processes(checkpoint, pixels, nobody_left):
     result = mpcvit.run(checkpoint, pixels[:1], "aby3", reveal="logits")
     plain = Classifier(checkpoint)
@@ -69,7 +90,7 @@ def test_no_party_opens_a_port(checkpoint, pixels, nobody_left):
 
     def progress(what, done, total):
         if what == "running" and not listening:
-            for party in children("mpcvit.runtime.party").values():
+            for party in children("mpcvit.secure.parties.party").values():
                 listening.append((party, ports_of(party), sockets_of(party)))
 
     mpcvit.run(checkpoint, pixels[:1], "semi2k", progress=progress)

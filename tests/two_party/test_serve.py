@@ -12,11 +12,11 @@ from dataclasses import replace
 import pytest
 
 import mpcvit
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.hosts.certificates import make_certificates
-from mpcvit.profile import load_profile
-from mpcvit.runtime.roles import free_addresses
+from mpcvit.secure.parties.roles import free_addresses
 from tests.tolerances import FXP18, assert_close
 from tests.two_party.conftest import shared_count
 from tests.two_party.processes import is_listening, ports_of, working_below

@@ -8,9 +8,9 @@ import pytest
 
 import mpcvit
 from mpcvit.classifier import Classifier
-from mpcvit.runtime import processes
-from mpcvit.runtime.roles import Role
-from mpcvit.runtime.sockets import dial, listen
+from mpcvit.secure.parties import supervise as processes
+from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.parties.sockets import dial, listen
 
 
 class Wiretap:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import mpcvit
-from tests.docs.commands import ROOT
+from tests.docs.pages import ROOT
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,7 +23,7 @@ def test_every_file_that_is_not_code_is_package_data():
         if file.is_file() and file.suffix != ".py" and "__pycache__" not in file.parts
     }
     assert held == named
-    for needed in ("profiles/semi2k-dealer-wan.toml", "report/assets/page.js"):
+    for needed in ("artifacts/profiles/semi2k-dealer-wan.toml", "report/assets/page.js"):
         assert home / needed in held
     assert {file.suffix for file in held} >= {".safetensors", ".png", ".jsonl", ".json"}
 

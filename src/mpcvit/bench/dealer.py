@@ -14,9 +14,10 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from mpcvit.artifacts.profile import Dealer, Profile
+from mpcvit.artifacts.record import Reveal, RunRecord
 from mpcvit.bench.networks import random_images
 from mpcvit.bench.secure import here
-from mpcvit.checkpoint import Checkpoint
 from mpcvit.dealer import ADJUSTING, PARTIES
 from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.generator import SEED_BYTES
@@ -25,15 +26,14 @@ from mpcvit.dealer.keys import PUBLIC_FILE, load_public_key
 from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model
-from mpcvit.profile import Dealer, Profile
-from mpcvit.run_record import Reveal, RunRecord
-from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.compiled import compile_network
-from mpcvit.runtime.local_dealer import LocalDealer
-from mpcvit.runtime.rehearsal import scripts_of
-from mpcvit.runtime.reuse import settled
-from mpcvit.runtime.roles import Role
-from mpcvit.runtime.run import run, settings_for
+from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.secure.card import ModelCard
+from mpcvit.secure.dealing.local_dealer import LocalDealer
+from mpcvit.secure.dealing.rehearsal import scripts_of
+from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.reuse import settled
+from mpcvit.secure.run import run, settings_for
+from mpcvit.secure.spu.compile import compile_network
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]

@@ -8,23 +8,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.latency import ChoiceCost, Cost, LatencyTable, LayerCosts
+from mpcvit.artifacts.profile import Profile, Protocol
+from mpcvit.artifacts.provenance import Environment
+from mpcvit.artifacts.record import StageCost
 from mpcvit.bench.lowered import lower_like
 from mpcvit.bench.networks import random_checkpoint, random_images
-from mpcvit.config import ModelConfig
-from mpcvit.cost.latency import ChoiceCost, Cost, LatencyTable, LayerCosts
+from mpcvit.codec import to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.fold import lowered_form
 from mpcvit.lowering.program import Model, SecureProgram
-from mpcvit.plain import to_plain
-from mpcvit.profile import Profile, Protocol
-from mpcvit.records import Environment
-from mpcvit.run_record import StageCost
-from mpcvit.runtime.components import Component, attention_core, mlp
-from mpcvit.runtime.probe import probe
-from mpcvit.runtime.reuse import LEAST_RUNS
-from mpcvit.runtime.run import run
-from mpcvit.runtime.stages import fit_fixed_point
+from mpcvit.secure.components import Component, attention_core, mlp
+from mpcvit.secure.probe import probe
+from mpcvit.secure.reuse import LEAST_RUNS
+from mpcvit.secure.run import run
+from mpcvit.secure.spu.stages import fit_fixed_point
 
 Progress = Callable[[str, int, int], None]
 

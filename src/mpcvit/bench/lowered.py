@@ -13,22 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.profile import Network, Profile, Protocol, Truncation
+from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
 from mpcvit.bench.secure import here
-from mpcvit.config import ModelConfig
+from mpcvit.codec import to_plain
 from mpcvit.errors import UserError, nearest
 from mpcvit.lowering.engine import DESCRIPTION, EngineChoice, choose_engine
 from mpcvit.lowering.fold import fold
 from mpcvit.lowering.functions import exact_functions
 from mpcvit.lowering.plan import LayerPlan, Plan, Trust
 from mpcvit.lowering.program import Calibration, Model, SecureProgram
-from mpcvit.plain import to_plain
-from mpcvit.profile import Network, Profile, Protocol, Truncation
-from mpcvit.run_record import BatchCost, RunRecord, StageCost
-from mpcvit.runtime.reuse import LEAST_RUNS
-from mpcvit.runtime.run import run
-from mpcvit.runtime.tune import tune
+from mpcvit.secure.reuse import LEAST_RUNS
+from mpcvit.secure.run import run
+from mpcvit.secure.tune import tune
 from mpcvit.storage import read_json
 
 Progress = Callable[[str, int, int], None]

@@ -6,11 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpChoice, MlpForm
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import Activation, DataConfig, ModelConfig
+from mpcvit.artifacts.architecture import (
+    Architecture,
+    AttentionKind,
+    LayerArchitecture,
+    MlpChoice,
+    MlpForm,
+)
+from mpcvit.artifacts.config import Activation, DataConfig, ModelConfig
+from mpcvit.artifacts.provenance import Environment, Provenance
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import init_parameters
-from mpcvit.records import Environment, Provenance
 
 RATIOS = (0.1, 0.3, 0.5, 0.7)
 _ALSO_WITH_TANH = ("softmax", "relu_softmax", "scaling", "mpcvit-0.3", "mpcvit-0.7")

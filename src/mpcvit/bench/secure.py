@@ -13,7 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.latency import WAN
+from mpcvit.artifacts.profile import Network, Profile, Protocol
+from mpcvit.artifacts.provenance import Environment
+from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
 from mpcvit.bench.networks import (
     mixed,
     networks_as_written,
@@ -21,18 +26,13 @@ from mpcvit.bench.networks import (
     random_images,
 )
 from mpcvit.classifier import Classifier
-from mpcvit.config import ModelConfig
-from mpcvit.cost.latency import WAN
 from mpcvit.data import Split
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.model.attention import relu_softmax_weights
-from mpcvit.profile import Network, Profile, Protocol
-from mpcvit.records import Environment
-from mpcvit.run_record import BatchCost, RunRecord, StageCost
-from mpcvit.runtime.components import block_parts, find_component, softmax_parts
-from mpcvit.runtime.probe import probe, probe_apart
-from mpcvit.runtime.run import run, settings_for
-from mpcvit.runtime.stages import fit_fixed_point
+from mpcvit.secure.components import block_parts, find_component, softmax_parts
+from mpcvit.secure.probe import probe, probe_apart
+from mpcvit.secure.run import run, settings_for
+from mpcvit.secure.spu.stages import fit_fixed_point
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]

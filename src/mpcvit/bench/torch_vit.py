@@ -11,8 +11,8 @@ import sys
 import time
 from typing import Any
 
-from mpcvit.config import ModelConfig
-from mpcvit.plain import from_plain
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.codec import from_plain
 
 # PyTorch is no dependency: it is looked up by name, and only in this process.
 torch: Any = importlib.import_module("torch")

@@ -19,17 +19,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from mpcvit.arch import Architecture
-from mpcvit.config import Config
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import Config
+from mpcvit.artifacts.provenance import Environment
+from mpcvit.codec import to_plain
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch, Split, TrainBatches
 from mpcvit.errors import UserError
-from mpcvit.optim.devices import Devices
-from mpcvit.optim.evaluate import Evaluator
-from mpcvit.optim.step import Task, initial_state, make_step
-from mpcvit.plain import to_plain
-from mpcvit.records import Environment
 from mpcvit.search.task import Search
+from mpcvit.train.devices import Devices
+from mpcvit.train.evaluate import Evaluator
+from mpcvit.train.step import Task, initial_state, make_step
 from mpcvit.train.supervised import Supervised
 
 Progress = Callable[[str, int, int], None]

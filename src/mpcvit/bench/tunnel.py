@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from mpcvit.artifacts.profile import Network, Profile
+from mpcvit.artifacts.record import RunRecord
 from mpcvit.bench.networks import random_images
 from mpcvit.bench.secure import here
-from mpcvit.checkpoint import Checkpoint
 from mpcvit.errors import UserError
 from mpcvit.hosts.certificates import make_certificates
-from mpcvit.profile import Network, Profile
-from mpcvit.run_record import RunRecord
-from mpcvit.runtime.events import Journal
-from mpcvit.runtime.predict import predict
-from mpcvit.runtime.processes import PartyProcess, watch
-from mpcvit.runtime.result import Answers
-from mpcvit.runtime.roles import Address, Role, free_addresses, roles_of
-from mpcvit.runtime.run import make_result, own_images, own_model
-from mpcvit.runtime.serve import ServeLimits, serve
-from mpcvit.runtime.wan import Relay, Route
+from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.secure.parties.events import Journal
+from mpcvit.secure.parties.roles import Address, Role, free_addresses, roles_of
+from mpcvit.secure.parties.supervise import PartyProcess, watch
+from mpcvit.secure.parties.wan import Relay, Route
+from mpcvit.secure.predict import predict
+from mpcvit.secure.result import Answers
+from mpcvit.secure.run import make_result, own_images, own_model
+from mpcvit.secure.serve import ServeLimits, serve
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
@@ -100,7 +100,13 @@ def _run_over_spu_link(
         parties = []
         for role in roles:
             (folder / role.name).mkdir()
-            party = PartyProcess(role, own[role], folder / role.name, folder)
+            party = PartyProcess(
+                role,
+                own[role],
+                folder / role.name,
+                scratch=folder,
+                parties_here=len(own),
+            )
             parties.append(stack.enter_context(party))
         session = token_hex(16)
         for party in parties:

@@ -116,7 +116,7 @@ def add(
     issued = make_certificates(out, names=(name,), days=days)
     fingerprint = issued.fingerprints[name]
     if state:
-        from mpcvit.runtime.quota import open_state
+        from mpcvit.secure.service.quota import open_state
 
         with closing(open_state(state)) as database:
             database.allow(name, fingerprint)
@@ -144,7 +144,7 @@ def revoke(
 
     revoke_client(out, name)
     if state:
-        from mpcvit.runtime.quota import open_state
+        from mpcvit.secure.service.quota import open_state
 
         with closing(open_state(state)) as database:
             database.revoke(name)

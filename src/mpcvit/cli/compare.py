@@ -32,7 +32,7 @@ def compare(
     from rich.console import Console
     from rich.table import Table
 
-    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.errors import UserError
     from mpcvit.report.networks import best_trade_offs, draw_trade_off, read_networks
 

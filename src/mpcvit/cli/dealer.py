@@ -95,7 +95,7 @@ def serve(
     from mpcvit.hosts.credentials import ListeningContext, load_credentials
     from mpcvit.hosts.hardening import protect_memory
     from mpcvit.hosts.peer import DEALER
-    from mpcvit.runtime.roles import resolve
+    from mpcvit.secure.parties.roles import resolve
 
     protect_memory()
     key = load_private_key(key_folder)

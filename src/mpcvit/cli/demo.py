@@ -44,9 +44,9 @@ def demo(
 
     Example: mpcvit demo --images 2 --out runs/demo
     """
+    from mpcvit.artifacts.profile import load_profile
     from mpcvit.demo.show import FORMS, show, who_learnt
     from mpcvit.demo.showcase import SHIPPED, Showcase
-    from mpcvit.profile import load_profile
     from mpcvit.report.live import WholeProgress, console
 
     source = SHIPPED if models is None else models
@@ -113,9 +113,9 @@ def ship(
         raise UserError(f"{len(runs)} runs need as many different names, not {names!r}")
     split_cpu(256)
 
-    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.artifacts.provenance import MODEL_FILE
     from mpcvit.demo.ship import ship as stage
-    from mpcvit.records import MODEL_FILE
+    from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.report.live import counting
 
     first = Checkpoint.load(runs[0] / MODEL_FILE)

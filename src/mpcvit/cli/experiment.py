@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import app
 from mpcvit.cli.options import (
     AsJson,
@@ -19,15 +21,13 @@ from mpcvit.cli.options import (
 )
 from mpcvit.cli.private import ProfileName
 from mpcvit.cli.running import load_data
-from mpcvit.config import load_config
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
-from mpcvit.profile import load_profile
 
 if TYPE_CHECKING:
     from mpcvit.experiments.results import Summary
     from mpcvit.experiments.run import Price
-    from mpcvit.optim.loop import Observer
+    from mpcvit.train.loop import Observer
 
 
 @app.command()
@@ -88,8 +88,8 @@ def experiment(
     split_cpu(config.train.batch_size)
 
     from mpcvit.experiments.run import Workshop, run_experiment
-    from mpcvit.optim.loop import StoppedError
     from mpcvit.report.live import console
+    from mpcvit.train.loop import StoppedError
 
     workshop = Workshop(
         config_file=config_file,
@@ -155,7 +155,7 @@ def _list(results: Path, as_json: bool) -> None:
 
 def _prices(latency: Path | None, profile: str, folder: Path) -> "Price":
     """Return the prices of a file, for every model of its shape, or measured ones."""
-    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.pipeline.prices import measured_prices
     from mpcvit.report.live import console
 

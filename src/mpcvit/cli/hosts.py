@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mpcvit.artifacts.profile import DEALER_DEFAULT, SECURE_DEFAULT, default_profile, load_profile
+from mpcvit.artifacts.record import Reveal
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, print_json
 from mpcvit.cli.private import BatchSize, Pictures, RecordFile, RevealOption, tell
 from mpcvit.cli.stopping import until_stopped
 from mpcvit.errors import UserError
-from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, default_profile, load_profile
-from mpcvit.run_record import Reveal
 
 if TYPE_CHECKING:
-    from mpcvit.runtime.visit import Visit
+    from mpcvit.secure.service.visit import Visit
 
 TlsFolder = Annotated[
     Path,
@@ -147,9 +147,9 @@ def serve(
         return
     if model_file is None or listen is None or tls is None:
         raise UserError("name a model, --listen and --tls; `mpcvit serve --help` has an example")
-    from mpcvit.runtime.run import default_for
-    from mpcvit.runtime.serve import ServeLimits
-    from mpcvit.runtime.serve import serve as stage
+    from mpcvit.secure.run import default_for
+    from mpcvit.secure.serve import ServeLimits
+    from mpcvit.secure.serve import serve as stage
 
     settings = load_profile(profile or default_for(model_file, dealer))
 
@@ -190,7 +190,7 @@ def serve(
 
 
 def _print_status(address: str, *, as_json: bool) -> None:
-    from mpcvit.runtime.metrics import read_status
+    from mpcvit.secure.service.metrics import read_status
 
     numbers = read_status(address)
     if as_json:
@@ -232,7 +232,7 @@ def predict(
     pictures = list_pictures(images)
 
     from mpcvit.report.live import counting
-    from mpcvit.runtime.predict import predict as stage
+    from mpcvit.secure.predict import predict as stage
 
     with counting() as progress:
         result = stage(

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mpcvit.artifacts.profile import SECURE_DEFAULT, load_profile
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, DataFolder, ModelFile, print_json
 from mpcvit.cli.private import MaybeProfile, ProfileName
 from mpcvit.cli.running import load_training_images
 from mpcvit.lowering import ERROR_BUDGET, Guard
-from mpcvit.profile import SECURE_DEFAULT, load_profile
 
 if TYPE_CHECKING:
     from mpcvit.lowering.program import SecureProgram
-    from mpcvit.runtime.guarding import GuardCost
+    from mpcvit.secure.guarding import GuardCost
 
 
 @app.command()
@@ -60,13 +60,13 @@ def lower(
     """
     settings = load_profile(profile)
 
-    from mpcvit.checkpoint import Checkpoint
     from mpcvit.data import spread
     from mpcvit.lowering.lower import lower as stage
     from mpcvit.lowering.passes import Passes
+    from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.report.live import counting
-    from mpcvit.runtime.guarding import with_guard
-    from mpcvit.runtime.rehearsal import with_script
+    from mpcvit.secure.dealing.rehearsal import with_script
+    from mpcvit.secure.guarding import with_guard
 
     passes = Passes.without(*([] if without is None else without.split(",")))
     checkpoint = Checkpoint.load(model_file)
@@ -81,7 +81,7 @@ def lower(
             progress=progress,
         )
         if tune:
-            from mpcvit.runtime.tune import tune as find_engine
+            from mpcvit.secure.tune import tune as find_engine
 
             pixels = spread(split, min(images, 64))
             program = find_engine(
@@ -122,7 +122,7 @@ def explain(
     if savings:
         from mpcvit.bench.lowered import bench_passes
         from mpcvit.report.live import counting
-        from mpcvit.runtime.run import default_for
+        from mpcvit.secure.run import default_for
 
         settings = load_profile(profile or default_for(program))
         with counting() as progress:
@@ -143,7 +143,7 @@ def _tell(
     saved: "list[dict[str, Any]] | None" = None,
     guard_cost: "GuardCost | None" = None,
 ) -> None:
-    from mpcvit.plain import to_plain
+    from mpcvit.codec import to_plain
 
     rows, engine = _rows(program), to_plain(program.engine)
     if as_json:

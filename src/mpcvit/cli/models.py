@@ -20,8 +20,8 @@ from mpcvit.cli.running import load_test_images
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
-    from mpcvit.checkpoint import Checkpoint
-    from mpcvit.optim.evaluate import Evaluation
+    from mpcvit.model.checkpoint import Checkpoint
+    from mpcvit.train.evaluate import Evaluation
 
 
 @app.command()
@@ -96,8 +96,8 @@ def _evaluate_checkpoint(
     checkpoint: "Checkpoint", split: Any, batch_size: int, progress: Callable[[int, int], None]
 ) -> "Evaluation":
     from mpcvit.model.vit import ViT
-    from mpcvit.optim.devices import Devices
-    from mpcvit.optim.evaluate import Evaluator
+    from mpcvit.train.devices import Devices
+    from mpcvit.train.evaluate import Evaluator
 
     vit = ViT(checkpoint.model, checkpoint.architecture)
     evaluator = Evaluator(
@@ -114,8 +114,8 @@ def show(model_file: ModelFile, as_json: AsJson = False) -> None:
 
     Example: mpcvit show runs/digits/model.safetensors
     """
-    from mpcvit.checkpoint import Checkpoint
-    from mpcvit.plain import to_plain
+    from mpcvit.codec import to_plain
+    from mpcvit.model.checkpoint import Checkpoint
 
     checkpoint = Checkpoint.load(model_file)
     sizes = _parameters_by_part(checkpoint)
@@ -181,7 +181,7 @@ def import_(
 
     Example: mpcvit import vit-base/ --out vit-base.safetensors
     """
-    from mpcvit.config import DataConfig
+    from mpcvit.artifacts.config import DataConfig
     from mpcvit.foreign import read_foreign
 
     names = None if class_names is None else read_lines(class_names)
@@ -193,8 +193,8 @@ def import_(
             f"{source} does not say how its images are normalised; add --mean and --std"
         )
 
-    from mpcvit.checkpoint import Checkpoint
-    from mpcvit.records import Environment, Provenance
+    from mpcvit.artifacts.provenance import Environment, Provenance
+    from mpcvit.model.checkpoint import Checkpoint
 
     checkpoint = Checkpoint(
         model=foreign.model,
@@ -215,7 +215,7 @@ def import_(
 
 
 def _parameters_by_part(checkpoint: "Checkpoint") -> dict[str, int]:
-    from mpcvit.checkpoint import flatten_parameters
+    from mpcvit.model.checkpoint import flatten_parameters
 
     sizes: dict[str, int] = {}
     for name, tensor in flatten_parameters(checkpoint.parameters).items():

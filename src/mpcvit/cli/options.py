@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mpcvit.config import Config, load_config
+from mpcvit.artifacts.config import Config, load_config
 from mpcvit.errors import UserError
 
 ConfigFile = Annotated[

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import app
 from mpcvit.cli.options import (
     AsJson,
@@ -22,14 +24,12 @@ from mpcvit.cli.private import ProfileName
 from mpcvit.cli.report import write_report
 from mpcvit.cli.running import load_data
 from mpcvit.cli.search import parse_seconds
-from mpcvit.config import load_config
 from mpcvit.cores import split_cpu
-from mpcvit.profile import load_profile
 
 if TYPE_CHECKING:
-    from mpcvit.optim.loop import Observer
     from mpcvit.pipeline.run import Done
     from mpcvit.report.live import WholeProgress
+    from mpcvit.train.loop import Observer
 
 
 @app.command()
@@ -90,9 +90,9 @@ def pipeline(
 
     from mpcvit.cost.estimate import estimate
     from mpcvit.experiments.run import Workshop
-    from mpcvit.optim.loop import StoppedError
     from mpcvit.pipeline.run import Pipeline
     from mpcvit.report.live import WholeProgress, console
+    from mpcvit.train.loop import StoppedError
 
     dataset = load_data(config)
     started: list[str] = []

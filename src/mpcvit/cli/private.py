@@ -5,13 +5,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mpcvit.artifacts.profile import (
+    DEALER_DEFAULT,
+    SECURE_DEFAULT,
+    Profile,
+    load_profile,
+    shipped_profiles,
+)
+from mpcvit.artifacts.record import Reveal
 from mpcvit.cli import app
 from mpcvit.cli.options import AnyModelFile, AsJson, print_json
-from mpcvit.profile import DEALER_DEFAULT, SECURE_DEFAULT, Profile, load_profile, shipped_profiles
-from mpcvit.run_record import Reveal
 
 if TYPE_CHECKING:
-    from mpcvit.runtime.run import RunResult
+    from mpcvit.secure.run import RunResult
 
 _PROFILES = (
     f"Protocol, ring and network: a TOML file, or one of {', '.join(shipped_profiles())}. Those of "
@@ -83,8 +89,8 @@ def run(
     """
     from mpcvit.data import list_pictures
     from mpcvit.report.live import counting
-    from mpcvit.runtime.run import default_for
-    from mpcvit.runtime.run import run as stage
+    from mpcvit.secure.run import default_for
+    from mpcvit.secure.run import run as stage
 
     settings = load_profile(profile or default_for(model_file))
     pictures = list_pictures(images)
@@ -129,7 +135,7 @@ def tell(
     if out is not None:
         result.record.save(out)
     if result.refused:
-        from mpcvit.runtime.result import RefusedError, refusal
+        from mpcvit.secure.result import RefusedError, refusal
 
         raise RefusedError(refusal([str(pictures[index]) for index in result.refused]))
 
@@ -148,7 +154,7 @@ def _likeliest(result: "RunResult", index: int) -> list[tuple[str, float]]:
 
 
 def _print(pictures: list[Path], result: "RunResult", trust: str) -> None:
-    from mpcvit.runtime.result import REVEALED
+    from mpcvit.secure.result import REVEALED
 
     record, set_up = result.record, result.record.set_up
     for index, picture in enumerate(pictures):

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mpcvit.arch import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, print_json
 from mpcvit.cli.private import ProfileName
-from mpcvit.config import load_config
 from mpcvit.errors import UserError, nearest
-from mpcvit.profile import load_profile
 
 if TYPE_CHECKING:
-    from mpcvit.config import ModelConfig
+    from mpcvit.artifacts.config import ModelConfig
 
 _USUAL_KINDS = (AttentionKind.RELU_SOFTMAX, AttentionKind.SCALING, AttentionKind.SOFTMAX)
 
@@ -95,7 +95,7 @@ def profile_latency(
 def _model_of(source: Path) -> "ModelConfig":
     if source.suffix == ".toml":
         return load_config(source).model
-    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.model.checkpoint import Checkpoint
 
     return Checkpoint.load(source).model
 

@@ -14,17 +14,26 @@ from mpcvit.cli.search import LatencyFile
 @app.command()
 def report(
     places: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="RUN...",
-            help="Run folders, checkpoints, records of private runs, CSV tables; folders are "
-            "searched through.",
+            help="Run folders, checkpoints, records of private runs and CSV tables. Folders are "
+            "searched for them.",
         ),
-    ],
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Page to write (HTML).")] = Path("report.html"),
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also every chart as PNG and SVG.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write every chart as PNG and SVG to this folder."),
     ] = None,
+    docs: Annotated[
+        bool,
+        typer.Option(
+            "--docs",
+            help="Instead, fill the tables and draw the figures of README.md and docs/ in this "
+            "clone of the repository.",
+        ),
+    ] = False,
     published: Annotated[
         bool,
         typer.Option(help="Show the paper's points beside runs on its data sets."),
@@ -35,13 +44,13 @@ def report(
 ) -> None:
     """Write one HTML page from any set of runs, records and tables.
 
-    Accuracy against latency beside the paper's points, what each head became,
-    cost by layer and operation, plain against lowered, learning curves, and
-    where every number comes from. The page is one file and needs no network.
+    The page shows accuracy against latency beside the paper's points, the kind
+    of each head, cost by layer and operation, plain against lowered, learning
+    curves, and the origin of every number. It is one file and needs no network.
 
     Example: mpcvit report runs/digits results/secure --out report.html --figures figures
     """
-    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.errors import UserError
     from mpcvit.experiments.published import published_trade_offs
     from mpcvit.report.figures import write_figures
@@ -49,6 +58,11 @@ def report(
     from mpcvit.report.live import counting
     from mpcvit.report.page import make_sections, write_page
 
+    if docs:
+        _write_docs(Path(), as_json)
+        return
+    if not places:
+        raise UserError("name at least one run, record or table; or use --docs")
     table = None if latency is None else LatencyTable.load(latency)
     with counting() as progress:
         findings = gather(places, table, progress)
@@ -74,6 +88,18 @@ def report(
     if figures is not None:
         print(f"figures  {figures}")
     print(f"report   {out}")
+
+
+def _write_docs(root: Path, as_json: bool) -> None:
+    """Fill the tables and draw the figures of the documentation below `root`."""
+    from mpcvit.report.docs import write_figures_of_docs, write_tables
+
+    written = [*write_tables(root), *write_figures_of_docs(root)]
+    if as_json:
+        print_json({"written": [str(path) for path in written]})
+        return
+    for path in written:
+        print(f"wrote    {path}")
 
 
 def write_report(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from mpcvit.config import Config
+from mpcvit.artifacts.config import Config
+from mpcvit.artifacts.provenance import MODEL_FILE, SEARCH_FILE, STATE_FILE
 from mpcvit.errors import UserError
-from mpcvit.records import MODEL_FILE, SEARCH_FILE, STATE_FILE
 
 if TYPE_CHECKING:
     from mpcvit.data import Dataset, Split
     from mpcvit.data.dataset import SplitName
     from mpcvit.lowering.program import Model
-    from mpcvit.optim.loop import Observer
+    from mpcvit.train.loop import Observer
 
 Out = Annotated[
     Path | None,
@@ -75,7 +75,7 @@ def _load_images(
     which: "SplitName",
     progress: Callable[[str, int, int], None],
 ) -> "Split":
-    from mpcvit.config import DataSource
+    from mpcvit.artifacts.config import DataSource
     from mpcvit.data import load_split
 
     config, settings = model.model, model.data
@@ -100,10 +100,10 @@ def carry_out(
     **settings: Any,
 ) -> Outcome:
     """Load the data and run a stage with its progress shown."""
-    from mpcvit.optim.devices import join_hosts
-    from mpcvit.optim.loop import StoppedError
     from mpcvit.report.curves import CurveWriter
     from mpcvit.report.live import LiveProgress, console
+    from mpcvit.train.devices import join_hosts
+    from mpcvit.train.loop import StoppedError
 
     join_hosts(config.distributed)
     dataset = load_data(config)

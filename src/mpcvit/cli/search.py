@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mpcvit.arch import AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import AttentionKind, MlpForm
+from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure, print_json
 from mpcvit.cli.running import Fresh, Out, Resume, carry_out, choose
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
-from mpcvit.records import SEARCH_FIGURE_FILE, SEARCH_FILE
 
 if TYPE_CHECKING:
-    from mpcvit.config import ModelConfig
-    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.artifacts.config import ModelConfig
+    from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.search.derive import Derived
 
 LatencyFile = Annotated[
@@ -41,9 +41,9 @@ def estimate(
 
     Example: mpcvit estimate configs/cifar10.toml --out latency.json
     """
-    from mpcvit.arch import Architecture
+    from mpcvit.artifacts.architecture import Architecture
+    from mpcvit.artifacts.profile import Network
     from mpcvit.cost.estimate import estimate as stage
-    from mpcvit.profile import Network
 
     model = configure(config_file, None, overrides).model
     network = Network(round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6 * bandwidth_mb_per_s)
@@ -156,14 +156,14 @@ def derive(
     """
     from dataclasses import replace
 
-    from mpcvit.cost.latency import LatencyTable
+    from mpcvit.artifacts.latency import LatencyTable
+    from mpcvit.artifacts.search import SearchResult
     from mpcvit.search.derive import (
         DEFAULT_GELU_THRESHOLD,
         MlpRule,
         derive_by_budget,
         derive_by_ratio,
     )
-    from mpcvit.search.result import SearchResult
 
     if (ratio is None) == (budget is None):
         raise UserError("give either --relu-softmax-ratio or --latency-budget")
@@ -201,8 +201,8 @@ def parse_seconds(text: str) -> float:
 
 
 def _latency(path: Path | None, model: "ModelConfig") -> "LatencyTable":
+    from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.cost.estimate import estimate as model_latency
-    from mpcvit.cost.latency import LatencyTable
 
     return model_latency(model) if path is None else LatencyTable.load(path)
 

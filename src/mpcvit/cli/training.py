@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mpcvit.artifacts.provenance import CURVES_FILE, MODEL_FILE
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure, print_json
 from mpcvit.cli.running import Fresh, Out, Resume, carry_out, choose
 from mpcvit.cores import split_cpu
-from mpcvit.records import CURVES_FILE, MODEL_FILE
 
 if TYPE_CHECKING:
-    from mpcvit.arch import Architecture
-    from mpcvit.checkpoint import Checkpoint
-    from mpcvit.config import Config
+    from mpcvit.artifacts.architecture import Architecture
+    from mpcvit.artifacts.config import Config
+    from mpcvit.model.checkpoint import Checkpoint
 
 
 @app.command()
@@ -78,7 +78,7 @@ def retrain(
     choose(folder, resume=resume, fresh=fresh)
     split_cpu(config.train.batch_size)
 
-    from mpcvit.checkpoint import Checkpoint
+    from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.train.distilled import retrain as stage
 
     checkpoint = carry_out(
@@ -93,7 +93,7 @@ def retrain(
 
 
 def _load_architecture(path: Path, config: "Config") -> "Architecture":
-    from mpcvit.arch import Architecture
+    from mpcvit.artifacts.architecture import Architecture
 
     architecture, model = Architecture.load(path), config.model
     architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)

@@ -10,11 +10,11 @@ computing is not modelled.
 import math
 from dataclasses import dataclass
 
-from mpcvit.arch import AttentionKind, MlpForm
-from mpcvit.config import Activation, ModelConfig, NormForm
-from mpcvit.cost.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
-from mpcvit.plain import to_plain
-from mpcvit.profile import Network
+from mpcvit.artifacts.architecture import AttentionKind, MlpForm
+from mpcvit.artifacts.config import Activation, ModelConfig, NormForm
+from mpcvit.artifacts.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
+from mpcvit.artifacts.profile import Network
+from mpcvit.codec import to_plain
 
 SOURCE = (
     "modelled from counts per operation (SPU 0.9.5, SEMI-2K, 64-bit ring, 18 fraction bits); "

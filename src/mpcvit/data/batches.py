@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpcvit.config import AugmentConfig
+from mpcvit.artifacts.config import AugmentConfig
 from mpcvit.data.augment import (
     flip,
     normalisation,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpcvit.config import DataConfig
+from mpcvit.artifacts.config import DataConfig
 from mpcvit.data.cache import Decoded, Progress, Undecoded, cached, default_folder
 from mpcvit.data.images import fit_image
 from mpcvit.data.sources import Example, Source, SplitName, find_source

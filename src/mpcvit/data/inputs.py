@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpcvit.config import DataConfig, ModelConfig
+from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.data.augment import normalisation, normalise
 from mpcvit.data.images import SUFFIXES, decode_image, fit_image
 from mpcvit.errors import UserError

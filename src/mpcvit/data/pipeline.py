@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpcvit.config import AugmentConfig, DataConfig
+from mpcvit.artifacts.config import AugmentConfig, DataConfig
 from mpcvit.data.augment import normalisation, normalise
 from mpcvit.data.batches import Batch, BatchMaker, Recipe
 from mpcvit.data.dataset import Split

@@ -280,7 +280,7 @@ def _step_of(row: bytes) -> Step:
 
 
 Scripts = Mapping[str, Script]
-"""What a program carries: scripts by what they depend on, as `runtime/rehearsal.py` names it."""
+"""Scripts by name. `secure/dealing/rehearsal.py` makes the names of what a script depends on."""
 
 
 def scripts_to_plain(scripts: Scripts) -> dict[str, dict[str, str]]:

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from PIL import Image
 
-from mpcvit.checkpoint import Checkpoint
+from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.provenance import LOG_FILE, MODEL_FILE, SEARCH_FILE, Environment
+from mpcvit.artifacts.search import SearchResult
 from mpcvit.data import Split, spread
 from mpcvit.demo.showcase import PROGRAM_FOLDER, Sample, Showcase, ShownNetwork
 from mpcvit.errors import UserError
 from mpcvit.lowering import Guard
 from mpcvit.lowering.emulate import emulate
 from mpcvit.lowering.lower import lower
-from mpcvit.profile import load_profile
-from mpcvit.records import LOG_FILE, MODEL_FILE, SEARCH_FILE, Environment
-from mpcvit.runtime.guarding import with_guard
-from mpcvit.search.result import SearchResult
+from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.secure.guarding import with_guard
 from mpcvit.storage import replacing_folder
 
 Progress = Callable[[str, int, int], None]

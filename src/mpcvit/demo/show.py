@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpcvit.checkpoint import Checkpoint
+from mpcvit.artifacts.profile import Dealer, Profile, load_profile
+from mpcvit.artifacts.provenance import write_rows
+from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier
 from mpcvit.demo.showcase import Sample, Showcase, ShownNetwork, model_in
 from mpcvit.errors import UserError
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.pipeline.measure import make_row
-from mpcvit.profile import Dealer, Profile, load_profile
-from mpcvit.records import write_rows
-from mpcvit.run_record import RunRecord
-from mpcvit.runtime.run import run, settings_for
+from mpcvit.secure.run import run, settings_for
 
 RESULTS_FILE = "demo.csv"
 PREDICTIONS_FILE = "predictions.csv"

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mpcvit.artifacts.provenance import MODEL_FILE, Environment
 from mpcvit.errors import UserError
-from mpcvit.records import MODEL_FILE, Environment
 from mpcvit.storage import read_json, write_text
 
 FORMAT = "mpcvit-showcase/1"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from mpcvit.arch import AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import AttentionKind, MlpForm
 from mpcvit.errors import UserError, nearest
 from mpcvit.experiments.recipes import (
     HEAD_SEARCH,

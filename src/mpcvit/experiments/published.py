@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mpcvit.plain import read_toml
+from mpcvit.codec import read_toml
 from mpcvit.report.charts.trade_off import TradeOff
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mpcvit.arch import AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import AttentionKind, MlpForm
 from mpcvit.search.derive import DEFAULT_GELU_THRESHOLD
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 from scipy import stats
 
-from mpcvit.arch import Architecture
-from mpcvit.config import Config
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import Config
+from mpcvit.artifacts.provenance import Provenance, write_rows
+from mpcvit.artifacts.search import SearchResult
 from mpcvit.experiments.catalogue import Experiment, Figure
 from mpcvit.experiments.differences import CONFIDENCE, differences
 from mpcvit.experiments.published import published
 from mpcvit.experiments.recipes import Recipe, SearchRecipe
-from mpcvit.records import Provenance, write_rows
 from mpcvit.report.importance import draw_distributions
 from mpcvit.report.networks import Bar, NetworkRow, draw_bars, draw_trade_off
-from mpcvit.search.result import SearchResult
 
 
 @dataclass(frozen=True, kw_only=True)

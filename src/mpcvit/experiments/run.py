@@ -12,10 +12,12 @@ from typing import Any
 
 import jax
 
-from mpcvit.arch import Architecture
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import Config, ModelConfig, load_config
-from mpcvit.cost.latency import LatencyTable
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import Config, ModelConfig, load_config
+from mpcvit.artifacts.latency import LatencyTable
+from mpcvit.artifacts.provenance import MODEL_FILE, SEARCH_FILE, STATE_FILE, Environment, Provenance
+from mpcvit.artifacts.search import SearchResult
+from mpcvit.codec import from_plain, to_plain
 from mpcvit.data import Dataset
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import Experiment, Length
@@ -28,18 +30,16 @@ from mpcvit.experiments.results import (
     write_network_results,
     write_search_results,
 )
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import init_parameters
-from mpcvit.optim.log import read_log
-from mpcvit.optim.loop import DivergedError, Observer
-from mpcvit.optim.state import first_difference, identify
-from mpcvit.plain import from_plain, to_plain
-from mpcvit.records import MODEL_FILE, SEARCH_FILE, STATE_FILE, Environment, Provenance
 from mpcvit.report.networks import NetworkRow
 from mpcvit.search.derive import MlpRule, derive_by_budget, derive_by_ratio
-from mpcvit.search.result import SearchResult
 from mpcvit.search.task import search
 from mpcvit.storage import write_text
 from mpcvit.train.distilled import retrain
+from mpcvit.train.log import read_log
+from mpcvit.train.loop import DivergedError, Observer
+from mpcvit.train.state import first_difference, identify
 from mpcvit.train.supervised import train
 
 DIVERGED_FILE = "diverged.txt"

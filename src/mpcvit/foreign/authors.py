@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.arch import (
+from mpcvit.artifacts.architecture import (
     Architecture,
     AttentionKind,
     HeadChoice,
@@ -20,7 +20,7 @@ from mpcvit.arch import (
     MlpChoice,
     MlpForm,
 )
-from mpcvit.config import BlockForm, ModelConfig
+from mpcvit.artifacts.config import BlockForm, ModelConfig
 from mpcvit.errors import UserError
 from mpcvit.foreign.mapping import Layout, Matched, Rule, embedding, linear, match, nest, norm
 from mpcvit.foreign.model import (

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mpcvit.arch import Architecture, AttentionKind
-from mpcvit.config import Activation, BlockForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.config import Activation, BlockForm
 from mpcvit.errors import UserError
 from mpcvit.foreign.mapping import Layout, embedding, linear, match, nest, norm
 from mpcvit.foreign.model import (

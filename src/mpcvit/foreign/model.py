@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpcvit.arch import Architecture
-from mpcvit.config import Activation, BlockForm, ModelConfig, Pooling
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import Activation, BlockForm, ModelConfig, Pooling
 from mpcvit.errors import UserError
 from mpcvit.foreign.mapping import Matched
 from mpcvit.foreign.tensor import Tensor

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mpcvit.arch import Architecture, AttentionKind
-from mpcvit.config import Activation, BlockForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.config import Activation, BlockForm
 from mpcvit.errors import UserError
 from mpcvit.foreign.mapping import Layout, Matched, embedding, linear, match, nest, norm
 from mpcvit.foreign.model import (

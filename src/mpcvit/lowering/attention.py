@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from mpcvit.arch import AttentionKind, HeadChoice
-from mpcvit.config import ModelConfig
+from mpcvit.artifacts.architecture import AttentionKind, HeadChoice
+from mpcvit.artifacts.config import ModelConfig
 from mpcvit.lowering.heads import (
     EXPONENTIAL,
     NORMALISED,

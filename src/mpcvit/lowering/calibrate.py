@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from mpcvit.arch import Architecture
-from mpcvit.config import ModelConfig
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import ModelConfig
 from mpcvit.lowering.fold import Weights
 from mpcvit.lowering.functions import exact_functions
 from mpcvit.lowering.network import forward

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mpcvit.config import ModelConfig
+from mpcvit.artifacts.config import ModelConfig
 from mpcvit.errors import UserError
 from mpcvit.lowering.calibrate import Range, Ranges
 from mpcvit.lowering.even_chain import EvenChain, fit_even_chain

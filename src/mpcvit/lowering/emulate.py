@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from mpcvit.data import Split, eval_batches
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.optim.evaluate import Evaluation, sums_of
+from mpcvit.train.evaluate import Evaluation, sums_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mpcvit.artifacts.profile import Dealer, Profile, Protocol, Truncation
+from mpcvit.codec import from_plain
 from mpcvit.errors import UserError
-from mpcvit.plain import from_plain
-from mpcvit.profile import Dealer, Profile, Protocol, Truncation
 from mpcvit.storage import read_json
 
 DESCRIPTION = "program.json"

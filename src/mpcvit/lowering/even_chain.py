@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from numpy.polynomial import chebyshev
 
-from mpcvit.config import Activation
+from mpcvit.artifacts.config import Activation
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximation import largest_error
 from mpcvit.lowering.chain import Chain, fit_chain

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.checkpoint import Parameters
-from mpcvit.config import BlockForm, ModelConfig, NormForm, Pooling
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import BlockForm, ModelConfig, NormForm, Pooling
 from mpcvit.lowering.heads import folded_scale, kinds_of
 from mpcvit.lowering.passes import ALL_PASSES, Passes
+from mpcvit.model.checkpoint import Parameters
 from mpcvit.model.vit import init_parameters
 
 Weights = dict[str, Any]

@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.config import ModelConfig, NormForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import ModelConfig, NormForm
 from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS
 from mpcvit.lowering.fold import mlp_forms
 from mpcvit.lowering.heads import EXPONENTIAL, NORMALISED, queries_of

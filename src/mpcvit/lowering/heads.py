@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpcvit.arch import AttentionKind, HeadChoice
-from mpcvit.config import ModelConfig, Pooling
+from mpcvit.artifacts.architecture import AttentionKind, HeadChoice
+from mpcvit.artifacts.config import ModelConfig, Pooling
 from mpcvit.lowering.passes import Passes
 
 NORMALISED = (

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import ModelConfig, NormForm
+from mpcvit.artifacts.config import ModelConfig, NormForm
+from mpcvit.artifacts.profile import SECURE_DEFAULT, Profile, load_profile
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET
@@ -25,7 +25,7 @@ from mpcvit.lowering.passes import ALL_PASSES, Passes
 from mpcvit.lowering.plan import Plan, Trust, place_of
 from mpcvit.lowering.program import Calibration, SecureProgram
 from mpcvit.lowering.values import observe
-from mpcvit.profile import SECURE_DEFAULT, Profile, load_profile
+from mpcvit.model.checkpoint import Checkpoint
 
 Progress = Callable[[str, int, int], None]
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from mpcvit.arch import Architecture, LayerArchitecture, MlpForm
-from mpcvit.config import Activation, BlockForm, ModelConfig, Pooling
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import Activation, BlockForm, ModelConfig, Pooling
 from mpcvit.lowering.attention import AttentionLayer
 from mpcvit.lowering.fold import Weights, is_centred, lowered_form
 from mpcvit.lowering.functions import Functions

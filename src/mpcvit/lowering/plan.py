@@ -7,7 +7,8 @@ from typing import Any
 
 from jax import Array
 
-from mpcvit.config import Activation
+from mpcvit.artifacts.config import Activation
+from mpcvit.codec import from_plain, to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximation import Approximation, read_number, read_numbers
 from mpcvit.lowering.even_chain import EvenChain
@@ -15,7 +16,6 @@ from mpcvit.lowering.inverse_root import InverseRoot
 from mpcvit.lowering.passes import ALL_PASSES, Passes
 from mpcvit.lowering.reciprocal import Reciprocal
 from mpcvit.lowering.steep_chain import Steep, SteepChain
-from mpcvit.plain import from_plain, to_plain
 
 Function = Callable[[Array], Array]
 HEAD_NORM = "head norm"

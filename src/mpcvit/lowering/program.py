@@ -19,9 +19,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import save_file
 
-from mpcvit.arch import Architecture
-from mpcvit.checkpoint import Checkpoint, digest, flatten_parameters, read_tensors
-from mpcvit.config import DataConfig, ModelConfig
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import DataConfig, ModelConfig
+from mpcvit.artifacts.provenance import Provenance
+from mpcvit.codec import from_plain, to_plain
 from mpcvit.data import make_inputs
 from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
@@ -32,8 +33,7 @@ from mpcvit.lowering.network import forward
 from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.strays import Counts, guard, watch
 from mpcvit.lowering.values import in_fixed_point
-from mpcvit.plain import from_plain, to_plain
-from mpcvit.records import Provenance
+from mpcvit.model.checkpoint import Checkpoint, digest, flatten_parameters, read_tensors
 from mpcvit.storage import read_json, replacing_folder
 
 FORMAT = "mpcvit-program/2"

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mpcvit.arch import AttentionKind
-from mpcvit.config import ModelConfig
+from mpcvit.artifacts.architecture import AttentionKind
+from mpcvit.artifacts.config import ModelConfig
 
 Queries = Float[Array, "*lead query head_dim"]
 Keys = Float[Array, "*lead key head_dim"]

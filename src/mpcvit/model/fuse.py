@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mpcvit.arch import Architecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 
 
 def fuse_linears(architecture: Architecture, parameters: Any) -> Any:

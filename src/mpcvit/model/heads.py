@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Array, Float
 
-from mpcvit.arch import AttentionKind, HeadChoice, LayerMixture
-from mpcvit.config import ModelConfig
+from mpcvit.artifacts.architecture import AttentionKind, HeadChoice, LayerMixture
+from mpcvit.artifacts.config import ModelConfig
 from mpcvit.model.attention import Drop, KindParameters, attend
 from mpcvit.model.gather import gather, merge
 

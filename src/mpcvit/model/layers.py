@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mpcvit.config import Activation
+from mpcvit.artifacts.config import Activation
 from mpcvit.model import kernels
 
 default_init = nn.initializers.normal(stddev=0.02)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mpcvit.arch import (
+from mpcvit.artifacts.architecture import (
     Architecture,
     AttentionKind,
     LayerArchitecture,
@@ -15,7 +15,7 @@ from mpcvit.arch import (
     Mixture,
     MlpForm,
 )
-from mpcvit.config import BlockForm, ModelConfig, NormForm, Pooling
+from mpcvit.artifacts.config import BlockForm, ModelConfig, NormForm, Pooling
 from mpcvit.model.attention import KindParameters
 from mpcvit.model.gather import gather, merge
 from mpcvit.model.heads import mix, route

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mpcvit.artifacts.provenance import content_digest
 from mpcvit.errors import UserError
-from mpcvit.records import content_digest
 from mpcvit.storage import write_text
 
 

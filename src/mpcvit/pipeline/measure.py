@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.checkpoint import Checkpoint
+from mpcvit.artifacts.profile import Profile, Protocol
+from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier
 from mpcvit.data import Split
 from mpcvit.lowering.emulate import emulate
 from mpcvit.lowering.program import Model, SecureProgram
-from mpcvit.profile import Profile, Protocol
-from mpcvit.run_record import RunRecord
-from mpcvit.runtime.run import RunResult, run
+from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.secure.run import RunResult, run
 
 Progress = Callable[[str, int, int], None]
 

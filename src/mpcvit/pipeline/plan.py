@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from mpcvit.arch import ActivationGranularity, AttentionKind, MlpForm
-from mpcvit.config import Config
+from mpcvit.artifacts.architecture import ActivationGranularity, AttentionKind, MlpForm
+from mpcvit.artifacts.config import Config
+from mpcvit.artifacts.profile import Profile
 from mpcvit.errors import UserError, nearest
 from mpcvit.experiments.catalogue import RATIOS, find_experiment
 from mpcvit.experiments.recipes import SOFTMAX, Recipe, mpcvit, within
-from mpcvit.profile import Profile
 
 
 @dataclass(frozen=True, kw_only=True)

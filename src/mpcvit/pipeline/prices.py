@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpcvit import __version__
-from mpcvit.arch import AttentionKind
+from mpcvit.artifacts.architecture import AttentionKind
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.latency import LatencyTable
+from mpcvit.artifacts.profile import Profile, Protocol
+from mpcvit.artifacts.provenance import content_digest
 from mpcvit.bench.latency import Progress, measure_latency
-from mpcvit.config import ModelConfig
+from mpcvit.codec import to_plain
 from mpcvit.cost.estimate import estimate
-from mpcvit.cost.latency import LatencyTable
 from mpcvit.experiments.run import Price
 from mpcvit.pipeline.kept import make_once
-from mpcvit.plain import to_plain
-from mpcvit.profile import Profile, Protocol
-from mpcvit.records import content_digest
 
 # Raised when a choice is computed otherwise. 2: owners multiply fused linears themselves.
 _COUNTING = 2

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import jax
 
 from mpcvit import __version__
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.cost.latency import LatencyTable
+from mpcvit.artifacts.latency import LatencyTable
+from mpcvit.artifacts.provenance import MODEL_FILE, write_rows
+from mpcvit.codec import to_plain
 from mpcvit.data import spread
 from mpcvit.errors import UserError
 from mpcvit.experiments.recipes import HEAD_SEARCH, SOFTMAX, Recipe
@@ -24,16 +25,15 @@ from mpcvit.experiments.run import Workshop
 from mpcvit.lowering.engine import DESCRIPTION
 from mpcvit.lowering.lower import lower
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.optim.loop import DivergedError
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.pipeline.kept import make_once
 from mpcvit.pipeline.measure import measure
 from mpcvit.pipeline.plan import Plan
 from mpcvit.pipeline.prices import price_once
-from mpcvit.plain import to_plain
-from mpcvit.records import MODEL_FILE, write_rows
 from mpcvit.report.networks import describe_heads
-from mpcvit.runtime.rehearsal import with_script
+from mpcvit.secure.dealing.rehearsal import with_script
 from mpcvit.storage import read_json, write_text
+from mpcvit.train.loop import DivergedError
 
 CALIBRATION_IMAGES = 1024
 RESULTS_FILE = "pipeline.csv"

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from mpcvit.optim.log import read_log
-from mpcvit.optim.loop import EpochEvent, StepEvent
-from mpcvit.records import CURVES_FILE
+from mpcvit.artifacts.provenance import CURVES_FILE
 from mpcvit.storage import replacing
+from mpcvit.train.log import read_log
+from mpcvit.train.loop import EpochEvent, StepEvent
 
 
 def draw_curves(folder: Path) -> None:

@@ -20,8 +20,9 @@ def write_figures(
     folder: Path,
     charts: Sequence[Chart],
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Each chart as one file per format."""
+    """Write each chart as one file per format, and return the files."""
     import matplotlib
 
     written = []
@@ -30,7 +31,7 @@ def write_figures(
         # text stays text, to be searched and edited; and equal charts give equal files
         with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": chart.id}):
             figure = _figure(chart)
-            for form in FORMATS:
+            for form in formats:
                 path = folder / f"{chart.id}.{form}"
                 metadata = {"Date": None} if form == "svg" else {}
                 with replacing(path) as temporary:
@@ -108,7 +109,8 @@ def _bars(chart: BarChart) -> Any:
     axes.invert_yaxis()
     axes.set(xlabel=chart.value_label, title=chart.title)
     axes.grid(axis="x", alpha=0.3)
-    _legend(figure, axes, len(chart.series))
+    # beside the bars there may be no room
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     return figure
 
 

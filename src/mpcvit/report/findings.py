@@ -8,17 +8,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from mpcvit.arch import Architecture
-from mpcvit.checkpoint import FORMAT as CHECKPOINT_FORMAT
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.cost.latency import LatencyTable
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.latency import LatencyTable
+from mpcvit.artifacts.provenance import LOG_FILE, MODEL_FILE, SEARCH_FILE, Provenance
+from mpcvit.artifacts.record import FORMAT as RECORD_FORMAT
+from mpcvit.artifacts.record import RunRecord
+from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
-from mpcvit.optim.log import read_log
-from mpcvit.records import LOG_FILE, MODEL_FILE, SEARCH_FILE, Provenance
+from mpcvit.model.checkpoint import FORMAT as CHECKPOINT_FORMAT
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.report.networks import NetworkRow
-from mpcvit.run_record import FORMAT as RECORD_FORMAT
-from mpcvit.run_record import RunRecord
-from mpcvit.search.result import SearchResult
+from mpcvit.train.log import read_log
 
 Thing = TypeVar("Thing")
 Progress = Callable[[str, int, int], None]

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.optim.log import read_log
-from mpcvit.optim.loop import EpochEvent, StepEvent
-from mpcvit.records import SEARCH_FIGURE_FILE
+from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE
 from mpcvit.storage import replacing
+from mpcvit.train.log import read_log
+from mpcvit.train.loop import EpochEvent, StepEvent
 
 
 def draw_search(folder: Path) -> None:

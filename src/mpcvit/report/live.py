@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from mpcvit.optim.loop import EpochEvent, StepEvent
+from mpcvit.train.loop import EpochEvent, StepEvent
 
 # Bars go to standard error, so that standard output holds results alone.
 console = Console(stderr=True)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpcvit.arch import Architecture, AttentionKind
-from mpcvit.checkpoint import Checkpoint
+from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.latency import LatencyTable
+from mpcvit.artifacts.provenance import MODEL_FILE
 from mpcvit.cost.estimate import estimate
-from mpcvit.cost.latency import LatencyTable
 from mpcvit.errors import UserError
-from mpcvit.records import MODEL_FILE
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.storage import replacing
 
 

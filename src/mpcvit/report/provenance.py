@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from mpcvit.records import Environment
+from mpcvit.artifacts.provenance import Environment
 from mpcvit.report.findings import Findings, TableKind
 
 Row = dict[str, str]

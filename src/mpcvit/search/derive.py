@@ -9,10 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpChoice, MlpForm
-from mpcvit.cost.latency import Cost, LatencyTable
+from mpcvit.artifacts.architecture import (
+    Architecture,
+    AttentionKind,
+    LayerArchitecture,
+    MlpChoice,
+    MlpForm,
+)
+from mpcvit.artifacts.latency import Cost, LatencyTable
+from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
-from mpcvit.search.result import SearchResult
 
 # As in the paper's evaluation of MPCViT+.
 DEFAULT_GELU_THRESHOLD = 0.75

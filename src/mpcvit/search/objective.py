@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from mpcvit.arch import MlpForm
-from mpcvit.config import CostForm, SearchConfig
-from mpcvit.cost.latency import Cost, LatencyTable
+from mpcvit.artifacts.architecture import MlpForm
+from mpcvit.artifacts.config import CostForm, SearchConfig
+from mpcvit.artifacts.latency import Cost, LatencyTable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,20 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpcvit.arch import LayerMixture, Mixture
-from mpcvit.config import Config
-from mpcvit.cost.latency import LatencyTable
+from mpcvit.artifacts.architecture import LayerMixture, Mixture
+from mpcvit.artifacts.config import Config
+from mpcvit.artifacts.latency import LatencyTable
+from mpcvit.artifacts.provenance import SEARCH_FILE, Environment, Provenance, content_digest
+from mpcvit.artifacts.search import SearchResult
+from mpcvit.codec import to_plain
 from mpcvit.data import Batch, Dataset
 from mpcvit.model.vit import ViT, init_parameters
-from mpcvit.optim.devices import DTYPES
-from mpcvit.optim.evaluate import Evaluation
-from mpcvit.optim.loop import Observer, fit
-from mpcvit.optim.losses import cross_entropy, in_top
-from mpcvit.optim.step import Metrics
-from mpcvit.plain import to_plain
-from mpcvit.records import SEARCH_FILE, Environment, Provenance, content_digest
 from mpcvit.search.objective import Prices, expected_seconds
-from mpcvit.search.result import SearchResult
+from mpcvit.train.devices import DTYPES
+from mpcvit.train.evaluate import Evaluation
+from mpcvit.train.loop import Observer, fit
+from mpcvit.train.losses import cross_entropy, in_top
+from mpcvit.train.step import Metrics
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,20 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpcvit.arch import Architecture
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import Config
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import Config
+from mpcvit.artifacts.provenance import MODEL_FILE
+from mpcvit.codec import to_plain
 from mpcvit.data import Batch, Dataset, Split, eval_batches
 from mpcvit.errors import UserError
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.layers import default_init
 from mpcvit.model.vit import ViT
-from mpcvit.optim.devices import DTYPES
-from mpcvit.optim.evaluate import Evaluation
-from mpcvit.optim.loop import Observer, fit
-from mpcvit.optim.losses import cross_entropy, divergence, in_top, token_distance
-from mpcvit.optim.step import Metrics
-from mpcvit.plain import to_plain
-from mpcvit.records import MODEL_FILE
+from mpcvit.train.devices import DTYPES
+from mpcvit.train.evaluate import Evaluation
+from mpcvit.train.loop import Observer, fit
+from mpcvit.train.losses import cross_entropy, divergence, in_top, token_distance
+from mpcvit.train.step import Metrics
 from mpcvit.train.supervised import Supervised
 
 _ASKED = 256  # images that a teacher answers for at once

@@ -8,18 +8,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mpcvit.arch import Architecture
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import Config
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import Config
+from mpcvit.artifacts.provenance import MODEL_FILE, Environment, Provenance
+from mpcvit.codec import to_plain
 from mpcvit.data import Batch, Dataset
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import ViT, init_parameters
-from mpcvit.optim.devices import DTYPES
-from mpcvit.optim.evaluate import Evaluation
-from mpcvit.optim.loop import Observer, fit
-from mpcvit.optim.losses import cross_entropy, in_top
-from mpcvit.optim.step import Metrics
-from mpcvit.plain import to_plain
-from mpcvit.records import MODEL_FILE, Environment, Provenance
+from mpcvit.train.devices import DTYPES
+from mpcvit.train.evaluate import Evaluation
+from mpcvit.train.loop import Observer, fit
+from mpcvit.train.losses import cross_entropy, in_top
+from mpcvit.train.step import Metrics
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from spu import libspu
 
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.framing import read_call
 from mpcvit.dealer.gateway import Gateway, zeros
 from mpcvit.dealer.keys import load_private_key, make_keys
-from mpcvit.profile import load_profile
-from mpcvit.runtime.compiled import compile_function
-from mpcvit.runtime.desk import Desk
-from mpcvit.runtime.engine import Engine
-from mpcvit.runtime.threads import run_in_threads
+from mpcvit.secure.dealing.spu_settings import Desk
+from mpcvit.secure.parties.threads import run_in_threads
+from mpcvit.secure.spu.compile import compile_function
+from mpcvit.secure.spu.engine import Engine
 
 HERE = Path(__file__).parent
 PROFILE = load_profile("semi2k-dealer")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mpcvit.config import AugmentConfig, DataConfig
+from mpcvit.artifacts.config import AugmentConfig, DataConfig
 from mpcvit.data import Dataset, Split, load_dataset
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpcvit.config import DataConfig, DataSource
+from mpcvit.artifacts.config import DataConfig, DataSource
 from mpcvit.errors import UserError
 
 CIFAR = DataConfig(source=DataSource.CIFAR_BINARY)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mpcvit.config import DataConfig, DataSource
+from mpcvit.artifacts.config import DataConfig, DataSource
 from mpcvit.data import fit_image, load_split
 from mpcvit.data.sources import find_source
 from mpcvit.data.sources import folder as folder_source

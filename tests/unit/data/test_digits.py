@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from mpcvit.config import DataConfig, DataSource
+from mpcvit.artifacts.config import DataConfig, DataSource
 from mpcvit.errors import UserError
 
 DIGITS = DataConfig(source=DataSource.DIGITS)

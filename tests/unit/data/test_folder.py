@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mpcvit.config import DataConfig, DataSource
+from mpcvit.artifacts.config import DataConfig, DataSource
 from mpcvit.data import load_split
 from mpcvit.errors import UserError
 

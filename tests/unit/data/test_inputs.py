@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mpcvit.config import DataConfig
+from mpcvit.artifacts.config import DataConfig
 from mpcvit.data import list_pictures, make_inputs
 from mpcvit.errors import UserError
 from tests.models import small_config

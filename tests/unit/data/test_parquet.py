@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpcvit.config import DataConfig, DataSource
+from mpcvit.artifacts.config import DataConfig, DataSource
 from mpcvit.data import load_split
 from mpcvit.errors import UserError
 

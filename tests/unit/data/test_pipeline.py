@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpcvit.config import AugmentConfig, DataConfig
+from mpcvit.artifacts.config import AugmentConfig, DataConfig
 from mpcvit.data import Batch, Split, TrainBatches, eval_batches
 from mpcvit.data.pipeline import count_workers
 from mpcvit.errors import UserError

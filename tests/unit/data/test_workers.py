@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpcvit.config import AugmentConfig, DataConfig
+from mpcvit.artifacts.config import AugmentConfig, DataConfig
 from mpcvit.data import Split, TrainBatches
 from mpcvit.data.batches import Recipe
 from mpcvit.data.workers import MappedFile, Task, WorkerPool
@@ -24,7 +24,7 @@ ENDING_S = 20.0  # far more than a worker needs to notice that it is alone
 PARENT = """
 import sys, time
 import jax, numpy as np
-from mpcvit.config import AugmentConfig, DataConfig
+from mpcvit.artifacts.config import AugmentConfig, DataConfig
 from mpcvit.data import Split, TrainBatches
 
 split = Split(images=np.zeros((8, 5, 5, 1), np.uint8), labels=np.zeros(8, np.int32))

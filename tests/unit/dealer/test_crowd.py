@@ -17,8 +17,8 @@ from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.dealer.table import JobLimits, JobTable
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.hosts.peer import Peer
-from mpcvit.runtime.local_dealer import LocalDealer
-from mpcvit.runtime.roles import Role
+from mpcvit.secure.dealing.local_dealer import LocalDealer
+from mpcvit.secure.parties.roles import Role
 from tests.unit.dealer.counting import family
 from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds
 from tests.unit.dealer.test_server import CLIENT, SERVER, Clock

@@ -20,8 +20,8 @@ from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.keys import load_private_key
 from mpcvit.dealer.limits import MOST_FULL_INFERENCES, MOST_STEP_BYTES, MOST_STEPS
 from mpcvit.dealer.script import Kind, Script, Step
-from mpcvit.runtime.local_dealer import LocalDealer
-from mpcvit.runtime.roles import Role
+from mpcvit.secure.dealing.local_dealer import LocalDealer
+from mpcvit.secure.parties.roles import Role
 from tests.unit.dealer.conftest import GOLDEN
 from tests.unit.dealer.counting import cpu_seconds, family, peak
 from tests.unit.dealer.jobs import expected, fetch, make_job, new_seeds

@@ -281,7 +281,7 @@ def test_scripts_that_are_none():
 
 def test_a_dealers_host_needs_neither_jax_nor_spu():
     code = (
-        "import sys, mpcvit.cli.dealer, mpcvit.runtime.local_dealer as one\n"
+        "import sys, mpcvit.cli.dealer, mpcvit.secure.dealing.local_dealer as one\n"
         "sys.exit(sum(name in sys.modules for name in ('jax', 'flax', 'spu')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

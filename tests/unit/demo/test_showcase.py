@@ -5,16 +5,16 @@ import shutil
 
 import pytest
 
-from mpcvit.checkpoint import Checkpoint
+from mpcvit.artifacts.profile import Dealer, load_profile
+from mpcvit.artifacts.provenance import MODEL_FILE
 from mpcvit.data import decode_image
 from mpcvit.demo.show import FORMS, who_learnt
 from mpcvit.demo.showcase import DESCRIPTION, SHIPPED, Showcase, model_in
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.optim.log import read_log
-from mpcvit.profile import Dealer, load_profile
-from mpcvit.records import MODEL_FILE
-from tests.docs.commands import ROOT
+from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.train.log import read_log
+from tests.docs.pages import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +62,13 @@ def test_samples_are_pictures_of_different_classes(showcase):
 
 
 def test_documentation_states_these_accuracies(showcase):
-    """Every row of the README about `mpcvit demo` has the numbers of the showcase."""
-    told = [
-        line
-        for line in (ROOT / "README.md").read_text("utf-8").splitlines()
-        if line.startswith("|") and "shipped" in line
-    ]
-    stated = [float(number) for line in told for number in re.findall(r"(\d\d\.\d\d) %", line)]
+    """The results page has a row for each network of the showcase, with its accuracies."""
+    lines = (ROOT / "docs" / "results.md").read_text("utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("<!-- table: shipped"))
+    rows = lines[start + 3 : lines.index("<!-- end -->", start)]
+    stated = [[float(one) for one in re.findall(r"\d\d\.\d\d", row)] for row in rows]
     assert stated == [
-        round(100 * network.top1[form], 2) for network in showcase.networks for form in FORMS
+        [round(100 * network.top1[form], 2) for form in FORMS] for network in showcase.networks
     ]
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from mpcvit.config import load_config
+from mpcvit.artifacts.config import load_config
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import EXPERIMENTS, find_experiment
 from mpcvit.experiments.published import published, published_table
 from mpcvit.experiments.run import Workshop
-from tests.unit.test_config import TINY
+from tests.unit.artifacts.test_config import TINY
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.toml"))
 

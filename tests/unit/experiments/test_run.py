@@ -8,18 +8,18 @@ from pathlib import Path
 import jax
 import pytest
 
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import load_config
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.provenance import MODEL_FILE
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import find_experiment
 from mpcvit.experiments.results import interval
 from mpcvit.experiments.run import Workshop, run_experiment
-from mpcvit.optim.loop import DivergedError, StoppedError
-from mpcvit.records import MODEL_FILE
-from tests.unit.optim.test_loop import StopAt
-from tests.unit.test_config import TINY
+from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.train.loop import DivergedError, StoppedError
+from tests.unit.artifacts.test_config import TINY
+from tests.unit.train.test_loop import StopAt
 
 QUICK = ("train.epochs=1", "search.epochs=1", "distill.epochs=1")
 
@@ -66,7 +66,7 @@ def read_rows(path: Path):
 
 @pytest.mark.long
 def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypatch, drawn):
-    monkeypatch.setattr("mpcvit.optim.loop.TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("mpcvit.train.loop.TELL_EVERY_S", 0.0)
     experiment = find_experiment("trade-off").only(["softmax", "mpcvit-0.3-distilled"])
     watcher = Watcher()
     workshop = make_workshop(dataset, tmp_path / "runs", watcher)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpcvit.arch import AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import AttentionKind, MlpForm
 from mpcvit.errors import UserError
 from mpcvit.foreign import authors, read_foreign
 from mpcvit.foreign.model import Options, Source

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.arch import Architecture, AttentionKind, MlpForm
-from mpcvit.config import Activation, BlockForm, Pooling
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.config import Activation, BlockForm, Pooling
 from mpcvit.errors import UserError
 from mpcvit.foreign import read_foreign
 from mpcvit.model.vit import ViT

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpcvit.config import Activation
+from mpcvit.artifacts.config import Activation
 from mpcvit.errors import UserError
 from mpcvit.foreign import read_foreign
 

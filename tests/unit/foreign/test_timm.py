@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mpcvit.config import Activation
+from mpcvit.artifacts.config import Activation
 from mpcvit.errors import UserError
 from mpcvit.foreign import read_foreign, timm
 from mpcvit.foreign.model import Options, Source

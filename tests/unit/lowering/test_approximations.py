@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpcvit.config import Activation
+from mpcvit.artifacts.config import Activation
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximation import largest_error
 from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS, fit_even_chain

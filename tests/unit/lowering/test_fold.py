@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import Activation, BlockForm, NormForm, Pooling
 from mpcvit.classifier import Classifier
-from mpcvit.config import Activation, BlockForm, NormForm, Pooling
 from mpcvit.errors import UserError
 from mpcvit.lowering.calibrate import calibrate
 from mpcvit.lowering.fold import fold

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.profile import Profile, Protocol, Truncation, load_profile
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET, fold
@@ -17,8 +18,7 @@ from mpcvit.lowering.inverse_root import fit_inverse_root
 from mpcvit.lowering.lower import products_of, relative_error
 from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.profile import Profile, Protocol, Truncation, load_profile
-from mpcvit.runtime.run import default_for
+from mpcvit.secure.run import default_for
 from tests.models import random_pixels, small_checkpoint, small_config
 
 CONFIG = small_config(mlp_ratio=1.2)

@@ -7,56 +7,18 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.arch import Architecture, AttentionKind
-from mpcvit.checkpoint import Checkpoint
+from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
-from mpcvit.data import decode_image
-from mpcvit.demo.showcase import SHIPPED, Showcase, model_in
+from mpcvit.demo.showcase import SHIPPED, model_in
 from mpcvit.lowering.lower import lower
-from mpcvit.lowering.odd_pictures import odd_pictures
 from mpcvit.lowering.plan import Plan, Trust
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.profile import load_profile
-from mpcvit.runtime.card import ModelCard
-from mpcvit.runtime.stages import stage_network
+from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.secure.card import ModelCard
+from mpcvit.secure.spu.stages import stage_network
 from tests.models import random_pixels, small_checkpoint, small_config
-
-SIZE = 32
-
-
-def samples():
-    showcase = Showcase.load(SHIPPED)
-    return [
-        decode_image(SHIPPED / sample.file, channels=3, where=sample.file)
-        for sample in showcase.samples
-    ]
-
-
-def random_pictures(count=200):
-    """Noise of any brightness, contrast and grain."""
-    rng = np.random.default_rng(5)
-    for _ in range(count):
-        grain = int(rng.choice([1, 2, 4, 8, 16]))
-        side = SIZE // grain
-        noise = rng.random((side, side, 3)).repeat(grain, axis=0).repeat(grain, axis=1)
-        middle, contrast = rng.random(), 2 * rng.random()
-        yield (255 * np.clip(middle + contrast * (noise - 0.5), 0, 1)).astype(np.uint8)
-
-
-def pictures():
-    rows, _ = np.indices((SIZE, SIZE))
-    stripes = [
-        np.repeat(((rows // side) % 2 * 255).astype(np.uint8)[..., None], 3, axis=2)
-        for side in (1, 2, 4)
-    ]
-    shown = samples()
-    return [
-        *odd_pictures(SIZE, 3).values(),
-        *stripes,
-        *[255 - picture for picture in shown],
-        *[picture[::-1] for picture in shown],
-        *random_pictures(),
-    ]
+from tests.pictures import pictures, samples
 
 
 @pytest.fixture(scope="module", params=["softmax", "mpcvit"])

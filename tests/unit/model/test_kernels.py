@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.config import Activation
+from mpcvit.artifacts.config import Activation
 from mpcvit.model import kernels
 from mpcvit.model.layers import activate
 from tests.tolerances import F32, assert_close

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.arch import (
+from mpcvit.artifacts.architecture import (
     ActivationGranularity,
     Architecture,
     AttentionKind,
@@ -14,7 +14,7 @@ from mpcvit.arch import (
     Mixture,
     MlpForm,
 )
-from mpcvit.config import NormForm
+from mpcvit.artifacts.config import NormForm
 from mpcvit.errors import UserError
 from mpcvit.model.vit import ViT
 from tests import reference

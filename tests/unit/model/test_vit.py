@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.config import Activation, BlockForm, Pooling
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import Activation, BlockForm, Pooling
 from mpcvit.errors import UserError
 from mpcvit.model.vit import Attention, Embed, ViT
 from tests import reference

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from mpcvit.arch import AttentionKind
+from mpcvit.artifacts.architecture import AttentionKind
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.cost.estimate import estimate
 from mpcvit.pipeline.prices import measured_prices
-from mpcvit.profile import load_profile
 from tests.models import small_config
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.plain import to_plain
-from mpcvit.profile import load_profile
-from mpcvit.records import Provenance, write_rows
-from mpcvit.run_record import BatchCost
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.provenance import Provenance, write_rows
+from mpcvit.artifacts.record import BatchCost
+from mpcvit.codec import to_plain
 from tests.models import small_checkpoint, small_config
+from tests.unit.artifacts.test_record import RECORD, stage
 from tests.unit.search.test_derive import ALPHA, make_result
-from tests.unit.test_run_record import RECORD, stage
 
 RESULTS = Path(__file__).parents[3] / "results"
 K = AttentionKind

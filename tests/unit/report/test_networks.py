@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import DataConfig
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import DataConfig
+from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.cost.estimate import estimate
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import init_parameters
-from mpcvit.records import Environment, Provenance
 from mpcvit.report.networks import (
     Bar,
     NetworkRow,

@@ -8,14 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcvit.arch import ActivationGranularity, Architecture, AttentionKind, Granularity, MlpForm
-from mpcvit.config import ModelConfig, SearchConfig
+from mpcvit.artifacts.architecture import (
+    ActivationGranularity,
+    Architecture,
+    AttentionKind,
+    Granularity,
+    MlpForm,
+)
+from mpcvit.artifacts.config import ModelConfig, SearchConfig
+from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.provenance import Environment, Provenance
+from mpcvit.artifacts.search import SearchResult
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
-from mpcvit.profile import Network
-from mpcvit.records import Environment, Provenance
 from mpcvit.search.derive import MlpRule, derive_by_budget, derive_by_ratio
-from mpcvit.search.result import SearchResult
 
 K = AttentionKind
 MODEL = ModelConfig(image_size=4, patch_size=2, classes=3, depth=3, heads=3, width=12)

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.arch import AttentionKind, MlpForm
-from mpcvit.config import CostForm, load_config
+from mpcvit.artifacts.architecture import AttentionKind, MlpForm
+from mpcvit.artifacts.config import CostForm, load_config
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch
 from mpcvit.search.objective import LayerPrice, Prices, expected_seconds
 from mpcvit.search.task import Search
-from tests.unit.test_config import TINY
+from tests.unit.artifacts.test_config import TINY
 
 
 def make_task(*settings):

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from mpcvit.arch import AttentionKind
-from mpcvit.config import load_config
+from mpcvit.artifacts.architecture import AttentionKind
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.search import SearchResult
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
-from mpcvit.optim.log import read_log
-from mpcvit.optim.loop import StoppedError, fit
 from mpcvit.report.importance import ImportanceWriter
-from mpcvit.search.result import SearchResult
 from mpcvit.search.task import Search, search
-from tests.unit.optim.test_loop import StopAt
-from tests.unit.test_config import TINY
+from mpcvit.train.log import read_log
+from mpcvit.train.loop import StoppedError, fit
+from tests.unit.artifacts.test_config import TINY
+from tests.unit.train.test_loop import StopAt
 
 
 def configure(*settings):
@@ -34,7 +34,7 @@ def dataset():
 
 @pytest.mark.long
 def test_a_stopped_search_resumes_to_the_same_alpha(tmp_path, dataset, monkeypatch, drawn):
-    monkeypatch.setattr("mpcvit.optim.loop.TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("mpcvit.train.loop.TELL_EVERY_S", 0.0)
     config = configure("search.activation=token", "search.latency_weight=1e-2")
     table = estimate(config.model)
     whole = search(

@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.arch import Architecture, AttentionKind
-from mpcvit.checkpoint import Checkpoint
-from mpcvit.config import DataConfig, Pooling, load_config
+from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.config import DataConfig, Pooling, load_config
+from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.data import Batch, load_dataset, normalisation, normalise
 from mpcvit.errors import UserError
-from mpcvit.optim.losses import divergence, token_distance
-from mpcvit.records import Environment, Provenance
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.train.distilled import Distilled, _remembered, refuse_teacher, remember, retrain
+from mpcvit.train.losses import divergence, token_distance
 from tests.models import perturbed_parameters
 from tests.tolerances import F32, assert_close
-from tests.unit.test_config import TINY
+from tests.unit.artifacts.test_config import TINY
 
 K = AttentionKind
 CLASSES = tuple("0123456789")
@@ -169,7 +169,7 @@ def test_retrain_learns_from_the_teacher_alone(tmp_path):
     teacher = make_teacher(config, classes=dataset.classes)
     architecture = Architecture.uniform(K.RELU_SOFTMAX, depth=2, heads=2)
     retrain(config, dataset, tmp_path, architecture=architecture, teacher=teacher)
-    from mpcvit.optim.log import read_log
+    from mpcvit.train.log import read_log
 
     rows = read_log(tmp_path)
     assert len(rows) == 6  # distill.epochs, not train.epochs

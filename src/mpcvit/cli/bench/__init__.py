@@ -16,6 +16,7 @@ from mpcvit.cli.bench import (  # noqa: E402
     dealer,  # noqa: F401
     lowering,  # noqa: F401
     networks,  # noqa: F401
+    threads,  # noqa: F401
     training,  # noqa: F401
     tunnel,  # noqa: F401
 )

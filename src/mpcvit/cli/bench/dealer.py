@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
@@ -19,8 +21,6 @@ from mpcvit.cli.options import (
     parse_whole_numbers,
 )
 from mpcvit.cli.private import ProfileName
-from mpcvit.config import load_config
-from mpcvit.profile import load_profile
 
 
 @bench.command()

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
@@ -22,8 +24,6 @@ from mpcvit.cli.options import (
     Overrides,
     parse_whole_numbers,
 )
-from mpcvit.config import load_config
-from mpcvit.profile import load_profile
 
 
 @bench.command()

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from mpcvit.arch import Architecture
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
@@ -27,8 +29,6 @@ from mpcvit.cli.options import (
 )
 from mpcvit.cli.private import ProfileName
 from mpcvit.cli.running import load_test_images
-from mpcvit.config import load_config
-from mpcvit.profile import load_profile
 
 
 @bench.command()
@@ -171,8 +171,8 @@ def precision(
 
     Example: mpcvit bench precision --out results/secure/precision.csv
     """
+    from mpcvit.artifacts.provenance import write_rows
     from mpcvit.bench.secure import bench_precision
-    from mpcvit.records import write_rows
     from mpcvit.report.costs import draw_precision
     from mpcvit.report.live import counting
 
@@ -210,9 +210,9 @@ def agreement(
 
     Example: mpcvit bench agreement runs/digits/model.safetensors --profile semi2k --simulate
     """
+    from mpcvit.artifacts.provenance import write_rows
     from mpcvit.bench.secure import bench_agreement
     from mpcvit.lowering.program import load_model
-    from mpcvit.records import write_rows
     from mpcvit.report.live import counting
 
     model, settings = load_model(model_file), load_profile(profile)

@@ -62,7 +62,7 @@ def beside_paper(
 
 def is_delivered(rows: Sequence[Mapping[str, Any]], out: Path | None, as_json: bool) -> bool:
     """Write rows to a file and print them as JSON, where asked; whether that was all."""
-    from mpcvit.records import write_rows
+    from mpcvit.artifacts.provenance import write_rows
 
     if out is not None:
         write_rows(out, rows)

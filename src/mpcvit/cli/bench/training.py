@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from mpcvit.artifacts.config import load_config
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
@@ -15,7 +16,6 @@ from mpcvit.cli.options import (
     ConfigFile,
     Overrides,
 )
-from mpcvit.config import load_config
 
 
 @bench.command()

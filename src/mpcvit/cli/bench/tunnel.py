@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.profile import Network, load_profile
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import Out, is_delivered, known_networks
 from mpcvit.cli.options import AsJson, ConfigFile
-from mpcvit.config import load_config
-from mpcvit.profile import Network, load_profile
 
 
 @bench.command()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mpcvit.config import DataConfig, DataSource
+from mpcvit.artifacts.config import DataConfig, DataSource
 from mpcvit.data.sources.base import Example, Examples, Source, SplitName
 from mpcvit.data.sources.cifar import CifarSource
 from mpcvit.data.sources.digits import DigitsSource

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from mpcvit.config import DataSource
+from mpcvit.artifacts.config import DataSource
 
 SplitName = Literal["train", "test"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mpcvit.config import DataSource
+from mpcvit.artifacts.config import DataSource
 from mpcvit.data.images import match_channels
 from mpcvit.data.sources.base import Example, Examples, SplitName
 from mpcvit.errors import UserError

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpcvit.config import DataSource
+from mpcvit.artifacts.config import DataSource
 from mpcvit.data.images import SUFFIXES, decode_image
 from mpcvit.data.sources.base import Example, Examples, SplitName
 from mpcvit.errors import UserError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpcvit.config import DataSource
+from mpcvit.artifacts.config import DataSource
 from mpcvit.data.images import decode_image
 from mpcvit.data.sources.base import Example, Examples, SplitName
 from mpcvit.errors import UserError

@@ -4,10 +4,10 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from mpcvit.arch import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.search import SearchResult
 from mpcvit.report.charts.chart import Cell, GridChart, Panel, hues
 from mpcvit.report.findings import Findings
-from mpcvit.search.result import SearchResult
 
 _MIXED = "mixed over tokens"
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from mpcvit.cost.latency import WAN
-from mpcvit.plain import from_plain
-from mpcvit.profile import Network, Protocol
+from mpcvit.artifacts.latency import WAN
+from mpcvit.artifacts.profile import Network, Protocol
+from mpcvit.artifacts.record import RunRecord, StageCost
+from mpcvit.codec import from_plain
 from mpcvit.report.charts.chart import Origin, Point, Series, XYChart, hues
 from mpcvit.report.findings import Findings, TableKind
-from mpcvit.run_record import RunRecord, StageCost
 
 Line = tuple[str, Origin, list[tuple[int, float]]]
 

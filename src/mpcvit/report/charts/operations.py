@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from mpcvit.artifacts.record import OperationCost, RunRecord
 from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, slug
 from mpcvit.report.charts.layers import record_name
 from mpcvit.report.charts.trade_off import number
 from mpcvit.report.findings import Findings, TableKind
-from mpcvit.run_record import OperationCost, RunRecord
 
 _MOST = 7  # operations with a colour of their own
 

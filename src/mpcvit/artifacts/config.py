@@ -1,0 +1,352 @@
+"""Configuration: one frozen dataclass for each section of a TOML file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from mpcvit.artifacts.architecture import ActivationGranularity, AttentionKind, Granularity
+from mpcvit.codec import from_plain, override, read_toml, require
+
+
+class DataSource(str, Enum):
+    """How the images lie on disk; `auto` looks at the folder."""
+
+    AUTO = "auto"
+    DIGITS = "digits"
+    PARQUET = "parquet"
+    FOLDER = "folder"
+    CIFAR_BINARY = "cifar_binary"
+
+
+class BlockForm(str, Enum):
+    """Where a block normalises.
+
+    lite: x = norm2(x + attention(norm1(x))), then x + mlp(x)
+    pre:  x = x + attention(norm1(x)), then x + mlp(norm2(x))
+    """
+
+    LITE = "lite"
+    PRE = "pre"
+
+
+class Pooling(str, Enum):
+    CLASS = "class"
+    MEAN = "mean"
+
+
+class Activation(str, Enum):
+    """The MLP's non-linearity."""
+
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    GELU_SIGMOID = "gelu_sigmoid"
+    RELU = "relu"
+    QUAD = "quad"
+
+
+class NormForm(str, Enum):
+    """How tokens are normalised.
+
+    layer:  centred, divided by their deviation, then scaled and shifted
+    linear: scaled and shifted alone, as THE-X does
+    """
+
+    LAYER = "layer"
+    LINEAR = "linear"
+
+
+class CostForm(str, Enum):
+    """How the search adds up seconds.
+
+    additive:      every head pays for itself, as in the paper
+    shared-rounds: a layer pays its exchanges once, however many heads need them
+    """
+
+    ADDITIVE = "additive"
+    SHARED_ROUNDS = "shared-rounds"
+
+
+class Precision(str, Enum):
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where the images come from and how they are normalised."""
+
+    source: DataSource = DataSource.AUTO
+    path: str = ""
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+    eval_crop: float = 1.0  # central fraction of a test image that is kept; timm's crop_pct
+    train_images: int = 0  # train on so many, from all over the training split; 0: on all
+    workers: int = -1  # processes that augment; -1: one per spare core, at most 8
+
+    def __post_init__(self) -> None:
+        require(len(self.mean) == len(self.std), "std", "must be as long as data.mean")
+        require(all(value > 0 for value in self.std), "std", "must be positive")
+        require(0 < self.eval_crop <= 1, "eval_crop", "must lie in (0, 1]")
+        require(self.train_images >= 0, "train_images", "must not be negative")
+        require(self.workers >= -1, "workers", "must be -1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """What happens to a training image, in this order."""
+
+    crop_scale: tuple[float, float] = (1.0, 1.0)
+    crop_ratio: tuple[float, float] = (0.75, 4 / 3)
+    flip: float = 0.0
+    rand_augment_ops: int = 0
+    rand_augment_magnitude: float = 9.0
+    rand_augment_std: float = 0.5
+    erasing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    mix_probability: float = 1.0
+    mix_switch: float = 0.5  # chance of cutmix where both are on
+    mix_off_epoch: int = 0  # from this epoch on no mixing; 0: never off
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in (("crop_scale", self.crop_scale), ("crop_ratio", self.crop_ratio)):
+            require(0 < low <= high, name, "must be two increasing positive numbers")
+        require(self.crop_scale[1] <= 1, "crop_scale", "must not exceed 1")
+        for name in ("flip", "erasing", "mix_probability", "mix_switch"):
+            require(0 <= getattr(self, name) <= 1, name, "must lie in [0, 1]")
+        for name in ("rand_augment_ops", "rand_augment_std", "mixup", "cutmix", "mix_off_epoch"):
+            require(getattr(self, name) >= 0, name, "must not be negative")
+        require(
+            0 <= self.rand_augment_magnitude <= 10, "rand_augment_magnitude", "must lie in [0, 10]"
+        )
+        require(0 <= self.label_smoothing < 1, "label_smoothing", "must lie in [0, 1)")
+
+    @property
+    def changes_images(self) -> bool:
+        """Whether an image may look different from one epoch to the next."""
+        return self.crop_scale != (1, 1) or any(
+            (self.flip, self.rand_augment_ops, self.erasing, self.mixup, self.cutmix)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Shape of the network and the constants of its formulas."""
+
+    image_size: int
+    patch_size: int
+    classes: int
+    depth: int
+    heads: int
+    width: int
+    channels: int = 3
+    mlp_ratio: float = 2.0
+    block: BlockForm = BlockForm.LITE
+    pooling: Pooling = Pooling.CLASS
+    qkv_bias: bool = False
+    norm: NormForm = NormForm.LAYER
+    norm_eps: float = 1e-5
+    attention: AttentionKind = (
+        AttentionKind.SOFTMAX
+    )  # of every head, where no architecture is given
+    activation: Activation = Activation.GELU
+    attention_eps: float = 1e-8  # in the denominators of relu_softmax and quad2
+    quad2_offset: float = 1e-3  # the c of 2Quad
+    xnorm_eps: float = 1e-12  # beside the squares that xnorm sums; keeps gradients finite
+    linformer_ratio: float = 0.5
+    the_x_hidden: int = 64
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("image_size", "patch_size", "classes", "depth", "heads", "width", "channels"),
+            *("mlp_ratio", "norm_eps", "the_x_hidden"),
+        ):
+            require(getattr(self, name) > 0, name, "must be positive")
+        for name in ("dropout", "attention_dropout", "stochastic_depth"):
+            require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)")
+        for name in ("attention_eps", "xnorm_eps"):
+            require(getattr(self, name) >= 0, name, "must not be negative")
+        require(0 < self.linformer_ratio <= 1, "linformer_ratio", "must lie in (0, 1]")
+        require(
+            self.width % self.heads == 0,
+            "width",
+            f"({self.width}) must be divisible by model.heads ({self.heads})",
+        )
+        require(
+            self.image_size % self.patch_size == 0,
+            "image_size",
+            f"({self.image_size}) must be divisible by model.patch_size ({self.patch_size})",
+        )
+
+    @property
+    def patches(self) -> int:
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def tokens(self) -> int:
+        return self.patches + (self.pooling is Pooling.CLASS)
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def hidden(self) -> int:
+        return int(self.width * self.mlp_ratio)
+
+    @property
+    def linformer_tokens(self) -> int:
+        return max(1, round(self.linformer_ratio * self.tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Optimiser, schedule and how often the run is saved."""
+
+    epochs: int
+    batch_size: int = 128
+    learning_rate: float = 5e-4
+    min_learning_rate: float = 1e-5
+    warmup_epochs: float = 0.0
+    warmup_learning_rate: float = 1e-6
+    weight_decay: float = 5e-2
+    clip_norm: float = 0.0  # 0: no clipping
+    piece_size: int = 0  # images that a device takes at once; 0: 8 on a CPU, else all
+    precision: Precision = Precision.FLOAT32
+    eval_batch_size: int = 256
+    eval_every_epochs: int = 1
+    checkpoint_every_minutes: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "learning_rate", "eval_batch_size"):
+            require(getattr(self, name) > 0, name, "must be positive")
+        require(self.eval_every_epochs > 0, "eval_every_epochs", "must be positive")
+        for name in (
+            *("min_learning_rate", "warmup_epochs", "warmup_learning_rate", "weight_decay"),
+            *("clip_norm", "checkpoint_every_minutes", "piece_size"),
+        ):
+            require(getattr(self, name) >= 0, name, "must not be negative")
+        require(
+            self.min_learning_rate <= self.learning_rate,
+            "min_learning_rate",
+            "must not exceed train.learning_rate",
+        )
+        require(self.batch_size % 2 == 0, "batch_size", "must be even: images are mixed in pairs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """The search for an architecture: what may change, and the weight of latency."""
+
+    epochs: int = 300
+    kept: AttentionKind = AttentionKind.RELU_SOFTMAX  # where alpha is 1
+    replacement: AttentionKind = AttentionKind.SCALING  # where alpha is 0
+    granularity: Granularity = Granularity.HEAD
+    activation: ActivationGranularity = ActivationGranularity.NONE
+    cost: CostForm = CostForm.ADDITIVE
+    latency_weight: float = 1e-5  # lambda, of attention's seconds
+    activation_weight: float = 0.0  # eta, of GeLU's; 0: lambda Lat(GeLU) / Lat(attention)
+
+    def __post_init__(self) -> None:
+        require(self.epochs > 0, "epochs", "must be positive")
+        for name in ("latency_weight", "activation_weight"):
+            require(getattr(self, name) >= 0, name, "must not be negative")
+        require(
+            self.kept is not self.replacement,
+            "replacement",
+            f"must differ from search.kept ({self.kept.value})",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillConfig:
+    """Retraining of a found architecture: its length and its three losses."""
+
+    epochs: int = 600
+    temperature: float = 1.0
+    ce_weight: float = 1.0  # chi
+    logits_weight: float = 1.0  # beta, of the divergence from the teacher's logits
+    feature_weight: float = 1.0  # gamma, of the distance from its last tokens
+
+    def __post_init__(self) -> None:
+        require(self.epochs > 0, "epochs", "must be positive")
+        require(self.temperature > 0, "temperature", "must be positive")
+        for name in ("ce_weight", "logits_weight", "feature_weight"):
+            require(getattr(self, name) >= 0, name, "must not be negative")
+        require(
+            self.ce_weight + self.logits_weight + self.feature_weight > 0,
+            "ce_weight",
+            "and the other two weights are all 0: nothing would be learnt",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributedConfig:
+    """Several hosts, as `jax.distributed` wants them; empty on one host."""
+
+    coordinator: str = ""  # host:port of process 0
+    processes: int = 1
+    process: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.processes > 0, "processes", "must be positive")
+        require(
+            0 <= self.process < self.processes, "process", "must lie below distributed.processes"
+        )
+        require(
+            self.processes == 1 or bool(self.coordinator),
+            "coordinator",
+            "must name host:port of process 0 when there are several processes",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One experiment, whole."""
+
+    model: ModelConfig
+    train: TrainConfig
+    name: str = "run"
+    seed: int = 0
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+
+    def __post_init__(self) -> None:
+        channels = self.model.channels
+        require(
+            len(self.data.mean) == channels,
+            "data.mean",
+            f"has {len(self.data.mean)} entries, but model.channels is {channels}",
+        )
+        require(
+            self.name not in ("", ".", "..") and not set(self.name) & set("/\\"),
+            "name",
+            "must be a plain folder name",
+        )
+        require(self.seed >= 0, "seed", "must not be negative")
+        require(
+            self.train.batch_size % (2 * self.distributed.processes) == 0,
+            "train.batch_size",
+            "must be divisible by twice distributed.processes",
+        )
+
+    @property
+    def folder(self) -> Path:
+        """Where a run goes unless the user says otherwise."""
+        return Path("runs") / self.name
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file and apply `a.b=value` overrides."""
+    document = read_toml(path, "config file")
+    for assignment in overrides:
+        override(document, assignment)
+    return from_plain(Config, document, str(path))

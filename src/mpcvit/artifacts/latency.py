@@ -1,0 +1,238 @@
+"""Latency table: what each choice of an architecture costs when run securely.
+
+All who make the same choice in a layer share its exchanges, so a choice costs
+something `once`, however many heads (or tokens) make it, and something for
+`each` of them. The table is plain data, saved as readable JSON, and prices any
+architecture of the shape that it was made for.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.profile import Network
+from mpcvit.codec import from_plain, to_plain
+from mpcvit.errors import UserError, nearest
+from mpcvit.storage import read_json, write_text
+
+FORMAT = "mpcvit-latency/1"
+
+
+WAN = Network(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
+"""The paper's, and the default of modelled seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Messages, their bytes, and local computing.
+
+    An exchange is one message each way at once; `sent_bytes` are one party's.
+    """
+
+    exchanges: float = 0.0
+    sent_bytes: float = 0.0
+    compute_s: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            exchanges=self.exchanges + other.exchanges,
+            sent_bytes=self.sent_bytes + other.sent_bytes,
+            compute_s=self.compute_s + other.compute_s,
+        )
+
+    def times(self, count: float) -> "Cost":
+        return Cost(
+            exchanges=count * self.exchanges,
+            sent_bytes=count * self.sent_bytes,
+            compute_s=count * self.compute_s,
+        )
+
+    def seconds(self, network: Network) -> float:
+        """Half a round trip per exchange, then the bytes, then the computing.
+
+        >>> Cost(exchanges=100, sent_bytes=44e6).seconds(WAN)
+        3.0
+        """
+        on_the_line = network.seconds(exchanges=self.exchanges, sent_bytes=self.sent_bytes)
+        return on_the_line + self.compute_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceCost:
+    """A choice's cost: once for all who make it, and for each of them."""
+
+    once: Cost = field(default_factory=Cost)
+    each: Cost = field(default_factory=Cost)
+
+    def __add__(self, other: "ChoiceCost") -> "ChoiceCost":
+        return ChoiceCost(once=self.once + other.once, each=self.each + other.each)
+
+    def total(self, count: float) -> Cost:
+        return self.once + self.each.times(count) if count > 0 else Cost()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCosts:
+    """Every choice of one layer: an attention kind per head, an MLP form per token."""
+
+    attention: Mapping[AttentionKind, ChoiceCost]
+    mlp: Mapping[MlpForm, ChoiceCost]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyTable:
+    """The seconds of a network, by layer and choice.
+
+    `source` says where the counts come from and whether they were measured or
+    modelled; `rest` is what no choice changes.
+    """
+
+    source: str
+    network: Network
+    heads: int
+    tokens: int
+    layers: tuple[LayerCosts, ...]
+    rest: Cost
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def require_shape(self, model: ModelConfig, origin: str = "the latency table") -> None:
+        """Refuse a table that was made for a model of another shape."""
+        for what, own, other in (
+            ("layers", len(self.layers), model.depth),
+            ("heads", self.heads, model.heads),
+            ("tokens", self.tokens, model.tokens),
+        ):
+            if own != other:
+                raise UserError(
+                    f"{origin} was made for {own} {what}, but the model has {other}; "
+                    "make one for this model"
+                )
+
+    def attention_cost(self, layer: int, kind: AttentionKind) -> ChoiceCost:
+        return self._choice(self.layers[layer].attention, kind, f"layers[{layer}].attention")
+
+    def mlp_cost(self, layer: int, form: MlpForm) -> ChoiceCost:
+        return self._choice(self.layers[layer].mlp, form, f"layers[{layer}].mlp")
+
+    def price_layer(self, index: int, layer: LayerArchitecture) -> Cost:
+        """One layer's attention and MLP; a head mixed over rows counts in part."""
+        heads: Counter[AttentionKind] = Counter()
+        for choice in layer.heads:
+            rows = choice if isinstance(choice, tuple) else (choice,) * self.tokens
+            heads.update(rows)
+        forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * self.tokens
+        total = Cost()
+        for kind, rows in heads.items():
+            total += self.attention_cost(index, kind).total(rows / self.tokens)
+        for form, tokens in Counter(forms).items():
+            total += self.mlp_cost(index, form).total(tokens)
+        return total
+
+    def price(self, architecture: Architecture) -> Cost:
+        """The whole network."""
+        architecture.validate(depth=len(self.layers), heads=self.heads, tokens=self.tokens)
+        layers = (self.price_layer(index, layer) for index, layer in enumerate(architecture.layers))
+        return sum(layers, self.rest)
+
+    def seconds(self, cost: Cost) -> float:
+        return cost.seconds(self.network)
+
+    def save(self, path: Path) -> None:
+        write_text(path, json.dumps(self.to_document(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "LatencyTable":
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UserError(f"there is no latency file {path}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read the latency file {path}: {error}") from error
+        return cls.from_document(read_json(text, str(path)), str(path))
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "source": self.source,
+            "network": to_plain(self.network),
+            "heads": self.heads,
+            "tokens": self.tokens,
+            "rest": asdict(self.rest),
+            "layers": [
+                {
+                    "attention": {kind.value: asdict(c) for kind, c in layer.attention.items()},
+                    "mlp": {form.value: asdict(c) for form, c in layer.mlp.items()},
+                }
+                for layer in self.layers
+            ],
+            "details": dict(self.details),
+        }
+
+    @classmethod
+    def from_document(cls, document: Any, origin: str) -> "LatencyTable":
+        """Decode parsed JSON; `origin` names it in what is refused."""
+        found = document.get("format") if isinstance(document, dict) else None
+        if found != FORMAT:
+            raise UserError(
+                f"{origin} is not a latency file: its format is {found!r}, not {FORMAT!r}"
+            )
+        document = from_plain(
+            _Document, {k: document[k] for k in document if k != "format"}, origin
+        )
+        layers = tuple(
+            LayerCosts(
+                attention=_decode_choices(AttentionKind, layer, "attention", index, origin),
+                mlp=_decode_choices(MlpForm, layer, "mlp", index, origin),
+            )
+            for index, layer in enumerate(document.layers)
+        )
+        return cls(
+            source=document.source,
+            network=document.network,
+            heads=document.heads,
+            tokens=document.tokens,
+            layers=layers,
+            rest=document.rest,
+            details=document.details,
+        )
+
+    def _choice(self, choices: Mapping[Any, ChoiceCost], name: Any, where: str) -> ChoiceCost:
+        if name not in choices:
+            known = ", ".join(choice.value for choice in choices)
+            raise UserError(
+                f"the latency table has no cost of {name.value!r} in {where}; it has {known}"
+            )
+        return choices[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Document:
+    """The file's own shape, before names become enums."""
+
+    source: str
+    network: Network
+    heads: int
+    tokens: int
+    rest: Cost
+    layers: list
+    details: dict = field(default_factory=dict)
+
+
+def _decode_choices(
+    names: Any, layer: Any, key: str, index: int, origin: str
+) -> dict[Any, ChoiceCost]:
+    where = f"{origin}: layers[{index}].{key}"
+    if not isinstance(layer, dict) or not isinstance(layer.get(key), dict):
+        raise UserError(f"{where} must be an object with one cost per choice")
+    known = {name.value: name for name in names}
+    decoded = {}
+    for name, cost in layer[key].items():
+        if name not in known:
+            raise UserError(f"{where}: unknown {name!r}; {nearest(name, list(known))}")
+        decoded[known[name]] = from_plain(ChoiceCost, cost, f"{where}.{name}")
+    return decoded

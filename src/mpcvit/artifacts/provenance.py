@@ -1,0 +1,137 @@
+"""Where a number comes from: provenance, and the rows that stages write."""
+
+import csv
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mpcvit.storage import write_text
+
+# The files of a run folder.
+MODEL_FILE = "model.safetensors"
+STATE_FILE = "state.safetensors"
+LOG_FILE = "log.jsonl"
+CURVES_FILE = "curves.png"
+SEARCH_FILE = "search.json"
+SEARCH_FIGURE_FILE = "search.png"
+TENSORBOARD_FOLDER = "tensorboard"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The code and the machine behind a result."""
+
+    created: str
+    commit: str
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: str = ""
+
+    @classmethod
+    def here(cls) -> "Environment":
+        return cls(
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            commit=_commit(),
+            versions=_versions(),
+            hardware=_hardware(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """How a model came to be: what it was made from, and how well it does."""
+
+    origin: str  # "trained", or what was imported
+    environment: Environment
+    config: dict[str, Any] = field(default_factory=dict)  # the whole experiment, resolved
+    data_fingerprint: str = ""
+    teacher: str = ""  # digest of the parameters that it was distilled from
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def without_paths(self) -> "Provenance":
+        """For others, to whom the place of the trainer's data means nothing."""
+        data = {**self.config.get("data", {}), "path": ""}
+        return replace(self, config={**self.config, "data": data})
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> "Provenance":
+        return cls(**{**document, "environment": Environment(**document["environment"])})
+
+
+def clear_run(folder: Path) -> None:
+    """Remove an earlier run's files, lest the new run be mistaken for it."""
+    for name in (
+        *(MODEL_FILE, STATE_FILE, LOG_FILE, CURVES_FILE),
+        *(SEARCH_FILE, SEARCH_FIGURE_FILE),
+    ):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / TENSORBOARD_FOLDER, ignore_errors=True)
+
+
+def content_digest(document: Any) -> str:
+    """A short name for exactly these plain values."""
+    text = json.dumps(document, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; every row has the columns of the first."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+@cache
+def _commit() -> str:
+    """The checkout's commit, with a mark where files were changed since."""
+    source = Path(__file__).parents[1]
+    try:
+        # a source tree only: an installed package may lie inside someone else's repository
+        top = _git(source, "rev-parse", "--show-toplevel")
+        if not (Path(top) / "src" / "mpcvit").samefile(source):
+            return "unknown"
+        changed = "-changed" if _git(source, "status", "--porcelain", "--", ".") else ""
+        return _git(source, "rev-parse", "--short=12", "HEAD") + changed
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("mpcvit", "jax", "flax", "optax", "numpy", "spu"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return versions
+
+
+def _hardware() -> str:
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{model}, {os.cpu_count()} cores"

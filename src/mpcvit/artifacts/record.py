@@ -1,0 +1,251 @@
+"""RunRecord: what a private run cost, stage by stage and operation by operation.
+
+Bytes and exchanges are counted by SPU at the party that holds the images. An
+exchange is one message each way at once, and costs half a round trip. SEMI2K's
+counts depend on the program alone. ABY3's differ by a few per cent from run to
+run. Cheetah sends many messages one way and refills its stock of randomness now
+and then, so there exchanges are not rounds, and `modelled_s` is no estimate of
+its seconds.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.provenance import Environment
+from mpcvit.errors import UserError
+from mpcvit.storage import read_json, write_text
+
+FORMAT = "mpcvit-record/1"
+
+
+class Reveal(str, Enum):
+    """What the data owner is given of an image's logits; the model owner decides.
+
+    class:   the likeliest class
+    top5:    the set of the five likeliest classes, without their order
+    rounded: the likeliest class, and each logit rounded to a whole number
+    logits:  each logit as it was computed
+    """
+
+    CLASS = "class"
+    TOP5 = "top5"
+    ROUNDED = "rounded"
+    LOGITS = "logits"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationCost:
+    """All executions of one kind of operation within a stage."""
+
+    name: str
+    executions: int
+    sent_bytes: int
+    exchanges: int
+    seconds: float  # by the wall clock, waiting for the peer included
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCost:
+    """One stage: the input's way in, the embedding, a block, the head, the output's way out."""
+
+    name: str
+    sent_bytes: int
+    received_bytes: int
+    exchanges: int
+    seconds: float  # by the wall clock
+    # CPU seconds of the busiest party that was seen (between hosts, the own one), and no more
+    # than the wall clock's
+    compute_s: float
+    operations: tuple[OperationCost, ...] = ()
+
+    def modelled_s(self, network: Network) -> float:
+        one_way_bytes = max(self.sent_bytes, self.received_bytes)
+        return self.compute_s + network.seconds(exchanges=self.exchanges, sent_bytes=one_way_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchCost:
+    """The stages of one batch of images."""
+
+    images: int
+    stages: tuple[StageCost, ...]
+
+    @property
+    def total(self) -> StageCost:
+        """All stages as one."""
+        return _sum_stages(list(self.stages), "batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetUpCost:
+    """What happens once per connection, however many images follow."""
+
+    connect_s: float
+    compile_s: float
+    weights_s: float  # sharing the weights
+    warm_up_s: float  # what the protocol itself sets up on its first use
+    received_bytes: int  # shares of the weights
+    warm_up_bytes: int = 0  # sent in first uses of kernels whose masks are reused
+    warm_up_exchanges: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.connect_s + self.compile_s + self.weights_s + self.warm_up_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineCost:
+    """What a dealer's material took, before and between inferences."""
+
+    received_bytes: int  # of all inferences
+    fetch_s: float  # from asking for it to having it, which may overlap an inference
+    wait_s: float  # in which nothing else happened
+    held_bytes: int  # memory of the largest inference's
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A private run, and all that is needed to judge its numbers."""
+
+    transport: str  # "processes" of one machine, "hosts", or "simulator": threads of one process
+    profile: dict[str, Any]
+    architecture: str  # its digest
+    program: str  # digest of the compiled stages
+    set_up: SetUpCost
+    batches: tuple[BatchCost, ...]
+    peak_bytes: dict[str, int]  # memory of each party's process, by role
+    notes: tuple[str, ...]  # who had to be trusted, and what was changed to fit fixed point
+    environment: Environment
+    form: str = "plain"  # the network as it was trained, or "lowered"
+    reveal: str = Reveal.LOGITS.value  # what the data owner was given
+    offline: OfflineCost | None = None  # where there is a dealer
+
+    @property
+    def images(self) -> int:
+        return sum(batch.images for batch in self.batches)
+
+    @property
+    def was_timed(self) -> bool:
+        """Whether its seconds are those of parties apart, and not of threads."""
+        return self.transport != "simulator"
+
+    @property
+    def exchanges(self) -> int:
+        return self._total(lambda stage: stage.exchanges)
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._total(lambda stage: stage.sent_bytes)
+
+    @property
+    def received_bytes(self) -> int:
+        return self._total(lambda stage: stage.received_bytes)
+
+    @property
+    def measured_s(self) -> float:
+        """Wall-clock seconds of all batches, without the set-up."""
+        return self._total(lambda stage: stage.seconds)
+
+    @property
+    def compute_s(self) -> float:
+        return self._total(lambda stage: stage.compute_s)
+
+    def modelled_s(self, network: Network) -> float:
+        """Seconds that all batches would take over a network, without the set-up.
+
+        exchanges * round_trip / 2 + bytes / bandwidth + compute
+        """
+        return self._total(lambda stage: stage.modelled_s(network))
+
+    @property
+    def stages(self) -> tuple[StageCost, ...]:
+        """Every stage once, summed over the batches."""
+        by_name: dict[str, list[StageCost]] = {}
+        for batch in self.batches:
+            for stage in batch.stages:
+                by_name.setdefault(stage.name, []).append(stage)
+        return tuple(_sum_stages(stages, name) for name, stages in by_name.items())
+
+    def _total(self, of: Callable[[StageCost], Any]) -> Any:
+        return sum(of(stage) for batch in self.batches for stage in batch.stages)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, document: Any, origin: str = "record") -> "RunRecord":
+        found = document.get("format") if isinstance(document, dict) else None
+        if found != FORMAT:
+            raise UserError(
+                f"{origin} is not a record of a private run: its format is {found!r}, "
+                f"not {FORMAT!r}"
+            )
+        fields = {name: value for name, value in document.items() if name != "format"}
+        try:
+            return cls(
+                **{
+                    **fields,
+                    "set_up": SetUpCost(**fields["set_up"]),
+                    "batches": tuple(_batch(batch) for batch in fields["batches"]),
+                    "notes": tuple(fields["notes"]),
+                    "environment": Environment(**fields["environment"]),
+                    "offline": _offline(fields.get("offline")),
+                }
+            )
+        except (TypeError, KeyError, AttributeError) as error:
+            raise UserError(f"{origin} cannot be understood: {error}") from error
+
+    def save(self, path: Path) -> None:
+        write_text(path, json.dumps(self.to_dict(), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "RunRecord":
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read the record {path}: {error}") from error
+        return cls.from_dict(read_json(text, str(path)), str(path))
+
+
+def stage_from_dict(document: dict[str, Any]) -> StageCost:
+    operations = tuple(OperationCost(**operation) for operation in document["operations"])
+    return StageCost(**{**document, "operations": operations})
+
+
+def _offline(document: dict[str, Any] | None) -> OfflineCost | None:
+    return None if document is None else OfflineCost(**document)
+
+
+def _batch(document: dict[str, Any]) -> BatchCost:
+    return BatchCost(
+        images=document["images"],
+        stages=tuple(stage_from_dict(stage) for stage in document["stages"]),
+    )
+
+
+def _sum_stages(stages: list[StageCost], name: str) -> StageCost:
+    by_name: dict[str, list[OperationCost]] = {}
+    for stage in stages:
+        for operation in stage.operations:
+            by_name.setdefault(operation.name, []).append(operation)
+    return StageCost(
+        name=name,
+        **_sums(stages, ("sent_bytes", "received_bytes", "exchanges", "seconds", "compute_s")),
+        operations=tuple(
+            OperationCost(
+                name=name,
+                **_sums(operations, ("executions", "sent_bytes", "exchanges", "seconds")),
+            )
+            for name, operations in by_name.items()
+        ),
+    )
+
+
+def _sums(items: Iterable[Any], names: tuple[str, ...]) -> dict[str, Any]:
+    items = list(items)
+    return {name: sum(getattr(item, name) for item in items) for name in names}

@@ -1,0 +1,191 @@
+"""Checkpoint: one safetensors file with all that a model needs to be used.
+
+The file's metadata holds `format`, `model`, `architecture`, `data`, `classes`
+and `provenance` as JSON, and `digest`, a SHA-256 over the tensors. Tensors are
+named by their place in the parameter tree, joined by dots.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import DataConfig, ModelConfig
+from mpcvit.artifacts.provenance import Provenance
+from mpcvit.codec import from_plain, to_plain
+from mpcvit.errors import UserError
+from mpcvit.model.vit import init_parameters
+from mpcvit.storage import read_json, replacing
+
+FORMAT = "mpcvit-checkpoint/1"
+
+Parameters = dict[str, Any]
+Decoded = TypeVar("Decoded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A model on disk: parameters, and everything needed to run and trust them."""
+
+    model: ModelConfig
+    architecture: Architecture
+    data: DataConfig
+    classes: tuple[str, ...]
+    parameters: Parameters
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(tensor.size for tensor in flatten_parameters(self.parameters).values())
+
+    @property
+    def parameter_digest(self) -> str:
+        """A name for exactly these parameters."""
+        return digest(flatten_parameters(self.parameters))
+
+    def save(self, path: Path) -> None:
+        tensors = flatten_parameters(self.parameters)
+        # The path is the trainer's own, and means nothing to whoever gets the file.
+        data = replace(self.data, path="")
+        metadata = {
+            "format": FORMAT,
+            "model": json.dumps(to_plain(self.model)),
+            "architecture": self.architecture.to_json(),
+            "data": json.dumps(to_plain(data)),
+            "classes": json.dumps(self.classes),
+            "provenance": json.dumps(self.provenance.to_dict()),
+            "digest": digest(tensors),
+        }
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata)
+
+    @classmethod
+    def load(cls, path: Path) -> "Checkpoint":
+        tensors, metadata = read_tensors(path)
+        found = metadata.get("format")
+        if found != FORMAT:
+            raise UserError(
+                f"{path} is not a checkpoint of this version: its format is {found!r}, not "
+                f"{FORMAT!r}; foreign weights go through 'mpcvit import'"
+            )
+        if digest(tensors) != metadata.get("digest"):
+            raise UserError(
+                f"{path} is damaged: its tensors do not match the digest stored with them"
+            )
+
+        def part(name: str, decode: Callable[[Any], Decoded]) -> Decoded:
+            if name not in metadata:
+                raise UserError(f"{path} lacks its '{name}'")
+            document = read_json(metadata[name], f"{path}: {name}")
+            try:
+                return decode(document)
+            except (TypeError, KeyError, AttributeError) as error:
+                raise UserError(f"{path}: its '{name}' cannot be understood: {error}") from error
+
+        try:
+            return cls(
+                model=part("model", lambda document: from_plain(ModelConfig, document, "model")),
+                architecture=part(
+                    "architecture",
+                    lambda document: Architecture.from_document(document, "architecture"),
+                ),
+                data=part("data", lambda document: from_plain(DataConfig, document, "data")),
+                classes=part("classes", lambda names: tuple(str(name) for name in names)),
+                parameters=unflatten_dict(tensors, sep="."),
+                provenance=part("provenance", Provenance.from_dict),
+            )
+        except UserError as error:
+            message = str(error)
+            raise UserError(message if str(path) in message else f"{path}: {message}") from None
+
+
+def flatten_parameters(parameters: Parameters) -> dict[str, np.ndarray]:
+    """Name every tensor by its place in the tree.
+
+    >>> list(flatten_parameters({"head": {"bias": np.zeros(2)}}))
+    ['head.bias']
+    """
+    return {name: np.ascontiguousarray(leaf) for name, leaf in _flatten(parameters).items()}
+
+
+def digest(tensors: Mapping[str, np.ndarray]) -> str:
+    """A SHA-256 over names, types, shapes and bytes, independent of their order."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = np.ascontiguousarray(tensors[name])
+        total.update(f"{name}:{tensor.dtype}:{tensor.shape};".encode())
+        total.update(tensor.data)
+    return total.hexdigest()
+
+
+def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read a safetensors file whole, with its metadata."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError, TypeError) as error:
+        raise UserError(f"{path} is damaged or is not a safetensors file: {error}") from error
+
+
+def _check(checkpoint: Checkpoint) -> None:
+    """Refuse parameters that do not fit the model they come with."""
+    model, architecture = checkpoint.model, checkpoint.architecture
+    architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
+    if len(checkpoint.classes) != model.classes:
+        raise UserError(
+            f"{len(checkpoint.classes)} class names were given for {model.classes} classes"
+        )
+    if len(checkpoint.data.mean) != model.channels:
+        raise UserError(
+            f"the normalisation has {len(checkpoint.data.mean)} channels, "
+            f"but the model has {model.channels}"
+        )
+    tree = jax.eval_shape(lambda: init_parameters(model, architecture, seed=0))
+    expected, found = _shapes(tree), _shapes(checkpoint.parameters)
+    if expected == found:
+        return
+    missing, unknown = (
+        sorted(expected.keys() - found.keys()),
+        sorted(found.keys() - expected.keys()),
+    )
+    if missing or unknown:
+        raise UserError(
+            "the parameters do not fit the model: "
+            f"missing {_list(missing)}; not expected {_list(unknown)}"
+        )
+    name = next(name for name in expected if expected[name] != found[name])
+    raise UserError(
+        f"the parameters do not fit the model: '{name}' has shape {found[name]}, "
+        f"but {expected[name]} is expected"
+    )
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(leaf.shape) for name, leaf in _flatten(tree).items()}
+
+
+def _flatten(tree: Any) -> dict[str, Any]:
+    flat: Any = flatten_dict(tree, sep=".")
+    return flat
+
+
+def _list(names: list[str], most: int = 5) -> str:
+    if not names:
+        return "none"
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

@@ -1,0 +1,292 @@
+"""Parties as processes on this machine: started, watched, and never left behind."""
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from mpcvit.artifacts.profile import Dealer, Profile
+from mpcvit.codec import to_plain
+from mpcvit.cores import THREADS_VARIABLE, threads_of_party
+from mpcvit.data.cache import CACHE_VARIABLE, default_folder
+from mpcvit.dealer.errors import DealerError
+from mpcvit.errors import UserError
+from mpcvit.secure.dealing.local_dealer import LocalDealer
+from mpcvit.secure.errors import PartyError
+from mpcvit.secure.parties.events import Event, Journal
+from mpcvit.secure.parties.roles import Address, Role, roles_of
+from mpcvit.secure.parties.sockets import UNIX, unix_address
+from mpcvit.secure.parties.wan import Relay, Route
+
+OWN_SOCKET = "own.sock"
+_PARTY = "mpcvit.secure.parties.party"
+INHERITED = "descriptors"
+"""Names the open files that a party takes over, in the mapping of what it owns."""
+
+
+def run_processes(
+    own: Mapping[Role, Mapping[str, Any]], profile: Profile, journal: Journal
+) -> Event:
+    """Run every role in a process of its own, through the profile's network.
+
+    `own` holds what each role alone knows: the place of its model or images. Gives
+    the data owner's result.
+    """
+    roles = roles_of(profile.protocol)
+    session = secrets.token_hex(16)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-")))
+        listening = {role: own_address(folder / _folder_name(role)) for role in roles}
+        dealer = None
+        if profile.dealer is Dealer.THIRD_PARTY:
+            dealer = stack.enter_context(LocalDealer(folder / "dealer"))
+            listening[Role.DEALER] = dealer.address
+        parties = []
+        for role in roles:
+            (folder / _folder_name(role)).mkdir()
+        dialled = _dialled(listening, profile, stack)
+        if dealer is not None:
+            own = _with_dealer(own, dealer, dialled)
+        for role in roles:
+            party = PartyProcess(
+                role,
+                own.get(role, {}),
+                folder / _folder_name(role),
+                scratch=folder,
+                parties_here=len(roles),
+            )
+            parties.append(stack.enter_context(party))
+        for party in parties:
+            peers = {role: dialled[party.role][role] for role in roles if role is not party.role}
+            party.meet(peers, session, profile)
+        watch(parties, profile, journal)
+    return journal.find(Role.DATA_OWNER, "result")
+
+
+def _folder_name(role: Role) -> str:
+    return role.name.lower()
+
+
+def own_address(folder: Path) -> Address:
+    """Return where the party that works in a folder listens."""
+    return unix_address(folder / OWN_SOCKET)
+
+
+def _with_dealer(
+    own: Mapping[Role, Mapping[str, Any]],
+    dealer: LocalDealer,
+    dialled: Mapping[Role, Mapping[Role, Address]],
+) -> dict[Role, dict[str, Any]]:
+    """Return what each role knows, with the place of the dealer."""
+    places = dealer.places({role: found[Role.DEALER] for role, found in dialled.items()})
+    return {
+        role: {**own.get(role, {}), "dealer": place.to_dict()} for role, place in places.items()
+    }
+
+
+def _dialled(
+    listening: Mapping[Role, Address], profile: Profile, stack: ExitStack
+) -> dict[Role, dict[Role, Address]]:
+    """Where each role finds itself and the others: directly, or through the relay."""
+    if not profile.network.is_emulated:
+        return {role: dict(listening) for role in listening}
+    routes = {
+        (dialler, other): Route(dialler=dialler.name, dialled=other.name, target=listening[other])
+        for dialler in listening
+        for other in listening
+        if dialler is not other and dialler is not Role.DEALER  # who dials nobody
+    }
+    relay = stack.enter_context(Relay(profile.network, list(routes.values())))
+    return {
+        role: {
+            other: relay.addresses[routes[role, other]] if (role, other) in routes else address
+            for other, address in listening.items()
+        }
+        for role in listening
+    }
+
+
+class PartyProcess:
+    """A party, its line to this process, and a folder for what SPU writes.
+
+    It loads what it owns, and waits for where and how the parties meet. If this process
+    dies, the party removes `scratch`, which is its own folder unless given, and ends.
+    `parties_here` share this machine's cores.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        own: Mapping[str, Any],
+        folder: Path,
+        *,
+        scratch: Path | None = None,
+        parties_here: int = 1,
+    ) -> None:
+        self.role = role
+        inherited = own.get(INHERITED, [])
+        self._folder = folder
+        self.control, theirs = socket.socketpair()
+        with (folder / "party.log").open("wb") as log, theirs:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "mpcvit.secure.parties.party",
+                    str(theirs.fileno()),
+                    str(folder),
+                ],
+                pass_fds=[theirs.fileno(), *inherited],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which ends the party
+                env={
+                    THREADS_VARIABLE: str(threads_of_party(parties_here)),
+                    **os.environ,
+                    "TMPDIR": str(folder),
+                    CACHE_VARIABLE: str(default_folder().absolute()),
+                    "JAX_PLATFORMS": "cpu",
+                },
+            )
+        for descriptor in inherited:
+            os.close(descriptor)
+        self._unread = b""
+        self._tell({"role": role.value, "scratch": str(scratch or folder), **own})
+
+    def meet(
+        self,
+        peers: Mapping[Role, Address],
+        session: str,
+        profile: Profile,
+        **terms: Any,
+    ) -> None:
+        """Send the party to its peers, under a session's name that all of them know.
+
+        Sockets get short names in the party's folder: SPU takes no long ones.
+        """
+        addresses = {self.role: unix_address(Path(OWN_SOCKET))}
+        for role, address in peers.items():
+            name = f"{_folder_name(role)}.sock"
+            if address.startswith(UNIX):
+                (self._folder / name).symlink_to(address.removeprefix(UNIX))
+                addresses[role] = unix_address(Path(name))
+            else:
+                addresses[role] = address
+        self._tell(
+            {"addresses": addresses, "session": session, "profile": to_plain(profile), **terms}
+        )
+
+    def _tell(self, document: Mapping[str, Any]) -> None:
+        # a party that has died is noticed when its events end
+        with contextlib.suppress(ConnectionError):
+            self.control.sendall(json.dumps(document).encode() + b"\n")
+
+    def read_events(self) -> list[Event] | None:
+        """What the party has reported since; None once its line is closed."""
+        try:
+            piece = self.control.recv(1 << 20)
+        except ConnectionError:
+            piece = b""
+        if not piece:
+            return None
+        *lines, self._unread = (self._unread + piece).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def how_it_ended(self) -> str:
+        code = self.process.wait()
+        if self._could_not_send():
+            return "the connection to its peer was lost"
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    def _could_not_send(self) -> bool:
+        """Whether SPU brought the process down because a message could not be delivered.
+
+        Its exit code then is now 255, now that of a segmentation fault; its log tells.
+        """
+        return any(b"SendImpl error" in log.read_bytes() for log in self._folder.rglob("*.log"))
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.control.close()
+
+    def __enter__(self) -> "PartyProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def wait_until_ready(party: PartyProcess, profile: Profile, journal: Journal) -> None:
+    """Return once a party has loaded what it owns; raise if it cannot."""
+    deadline = time.monotonic() + profile.limits.silence_s
+    arrivals = select.poll()  # unlike select, for descriptors of any number
+    arrivals.register(party.control, select.POLLIN)
+    while not journal.knows(party.role, "ready"):
+        if not arrivals.poll(1000):
+            if time.monotonic() > deadline:
+                raise PartyError(f"the {party.role.value}'s process did not start")
+        elif not _collect(party, journal):
+            raise _ended(party, journal)
+
+
+def watch(
+    parties: Sequence[PartyProcess],
+    profile: Profile,
+    journal: Journal,
+    check: Callable[[], None] = lambda: None,
+    is_enough: Callable[[], bool] = lambda: False,
+) -> None:
+    """Collect events until every party is done or it is enough; raise as soon as one cannot be.
+
+    A party that is done stays until it is closed, so that the last receipts of
+    the others still find it. `check` is called at least once a second, and may
+    raise to end the watch.
+    """
+    limits = profile.limits
+    patience_s = limits.connect_s + 2 * limits.silence_s
+    last_s = time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        for party in parties:
+            selector.register(party.control, selectors.EVENT_READ, party)
+        while not is_enough() and not all(journal.knows(party.role, "done") for party in parties):
+            for key, _ in selector.select(timeout=1.0):
+                last_s = time.monotonic()
+                if not _collect(key.data, journal):
+                    raise _ended(key.data, journal)
+            check()
+            if time.monotonic() - last_s > patience_s:
+                raise PartyError(f"no party made progress for {patience_s:g} s")
+
+
+def _collect(party: PartyProcess, journal: Journal) -> bool:
+    """Take what a party has reported; whether more may come."""
+    events = party.read_events()
+    for event in events or ():
+        if event["event"] == "error":
+            kind = DealerError if event.get("of_dealer") else UserError
+            raise kind(event["message"])
+        journal.add(party.role, event)
+    return events is not None
+
+
+def _ended(party: PartyProcess, journal: Journal) -> PartyError:
+    return PartyError(
+        f"the {party.role.value}'s process ended unexpectedly "
+        f"{journal.where(party.role)}: {party.how_it_ended()}"
+    )

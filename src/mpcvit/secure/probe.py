@@ -1,0 +1,89 @@
+"""One function on secret inputs, to see what it gives and what it costs."""
+
+import resource
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from spu import libspu
+
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.profile import Profile, Protocol
+from mpcvit.artifacts.record import StageCost, stage_from_dict
+from mpcvit.codec import from_plain, to_plain
+from mpcvit.secure.components import Component, find_component
+from mpcvit.secure.parties.events import Journal
+from mpcvit.secure.parties.roles import Role, roles_of
+from mpcvit.secure.parties.supervise import run_processes
+from mpcvit.secure.parties.threads import run_in_threads
+from mpcvit.secure.protocol import Report
+from mpcvit.secure.simulate import one_at_a_time
+from mpcvit.secure.spu.compile import compile_function
+from mpcvit.secure.spu.engine import Engine
+from mpcvit.secure.spu.link import Channel
+from mpcvit.secure.spu.trace import profile_log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What a function gave, and its cost."""
+
+    output: np.ndarray
+    cost: StageCost
+
+
+def probe(function: Callable[..., Any], inputs: Sequence[np.ndarray], profile: Profile) -> Probe:
+    """Run a function of arrays with the parties as threads of this process."""
+    component = Component(function=function, inputs=tuple(inputs))
+    with one_at_a_time:
+        found = run_in_threads(profile, lambda channel: _take_part(channel, component, profile))
+    return found[Role.DATA_OWNER]
+
+
+def probe_apart(name: str, model: ModelConfig, profile: Profile) -> StageCost:
+    """Run a component in processes through the profile's network."""
+    own = {"component": name, "shape": to_plain(model)}
+    journal = Journal()
+    run_processes(dict.fromkeys(roles_of(profile.protocol), own), profile, journal)
+    return stage_from_dict(journal.find(Role.DATA_OWNER, "probed")["cost"])
+
+
+def measure_component(
+    channel: Channel, profile: Profile, name: str, shape: Any, report: Report
+) -> None:
+    """One party's side of `probe_apart`."""
+    component = find_component(name, from_plain(ModelConfig, shape, "shape"))
+    found = _take_part(channel, component, profile)
+    if found is not None:
+        report({"event": "probed", "cost": asdict(found.cost)})
+        report({"event": "result"})
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    report({"event": "finished", "peak_bytes": peak_bytes})
+
+
+def _take_part(channel: Channel, component: Component, profile: Profile) -> Probe | None:
+    """The data owner gives every input and gets the output, with its cost."""
+    profile_log()  # before the compiler first logs, to wherever SPU would have it
+    inputs = {f"input.{index}": array for index, array in enumerate(component.inputs)}
+    executable = libspu.Executable(
+        name="probe",
+        input_names=list(inputs),
+        output_names=["output"],
+        code=compile_function(component.function, *component.inputs),
+    )
+    engine = Engine(channel, profile)
+    if channel.role is Role.DATA_OWNER:
+        shares, _ = engine.sharing.give(inputs)
+    else:
+        shapes = {name: array.shape for name, array in inputs.items()}
+        shares, _ = engine.sharing.take(Role.DATA_OWNER, shapes)
+    for name, share in shares.items():
+        engine.runtime.set_var(name, share)
+    if profile.protocol is Protocol.CHEETAH:
+        engine.run(executable, "warm up")  # its keys and base transfers are made on first use
+    cost = engine.run(executable, "probe")
+    shape = jax.eval_shape(component.function, *component.inputs).shape
+    output, _ = engine.sharing.reveal_to(Role.DATA_OWNER, engine.runtime.get_var("output"), shape)
+    return None if output is None else Probe(output=output, cost=cost)

@@ -1,0 +1,351 @@
+"""One party's side of a private run, from the first message to the answer.
+
+The order is the same for all: agree on versions and profile; learn what the
+model looks like and how many images come; compile, and agree on the program;
+only then share weights, once, and images, batch by batch. The same code runs
+in threads, in processes and on two hosts.
+"""
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import spu
+
+from mpcvit.artifacts.profile import Profile, Protocol
+from mpcvit.artifacts.record import Reveal, StageCost
+from mpcvit.lowering.program import Model
+from mpcvit.model.checkpoint import flatten_parameters
+from mpcvit.secure.card import ModelCard
+from mpcvit.secure.dealing.endpoint import DealerPlace
+from mpcvit.secure.dealing.party import Dealing
+from mpcvit.secure.errors import PartyError
+from mpcvit.secure.parties.agreement import Terms, difference, terms_of
+from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.result import Answers
+from mpcvit.secure.reuse import settled
+from mpcvit.secure.spu.compile import Program, compile_function, compile_network
+from mpcvit.secure.spu.engine import Engine
+from mpcvit.secure.spu.link import Channel
+from mpcvit.secure.spu.stages import shared_parameters
+
+Report = Callable[[dict[str, Any]], None]
+"""Takes events, as plain values: what happens, and what it cost; never a secret."""
+
+MakeImages = Callable[[ModelCard], np.ndarray]
+"""Gives float32 images once the model's shape is known."""
+
+_MOST_IMAGES = 1_000_000
+_WARM_UP_SHAPE = (8, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """How many images the data owner brings, and how many at a time."""
+
+    images: int
+    batch_size: int
+
+    @property
+    def batches(self) -> list[int]:
+        """
+        >>> Request(images=7, batch_size=3).batches
+        [3, 3, 1]
+        """
+        whole, rest = divmod(self.images, self.batch_size)
+        return [self.batch_size] * whole + ([rest] if rest else [])
+
+    @classmethod
+    def from_dict(cls, document: Any) -> "Request":
+        values = document if isinstance(document, dict) else {}
+        images, batch_size = values.get("images"), values.get("batch_size")
+        for value in (images, batch_size):
+            if type(value) is not int or not 0 < value <= _MOST_IMAGES:
+                raise PartyError("the data owner's request cannot be understood")
+        assert isinstance(images, int)
+        assert isinstance(batch_size, int)
+        return cls(images=images, batch_size=batch_size)
+
+
+def offer_model(
+    channel: Channel,
+    profile: Profile,
+    model: Model,
+    report: Report,
+    dealer: DealerPlace | None = None,
+    reveal: Reveal = Reveal.CLASS,
+    announced: Request | None = None,
+) -> None:
+    """Take part as the model owner, who learns how many images came, and nothing else.
+
+    `announced` is what the data owner was admitted with; it may not ask for more.
+    """
+    session = Session(channel, profile, report, dealer)
+    session.agree_on_terms()
+    card = ModelCard.of(model, reveal)
+    _ = card.opening  # refused before anyone is asked
+    for peer in channel.peers:
+        channel.send_json(peer, card.to_dict())
+    request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
+    if announced is not None and request != announced:
+        raise PartyError("the data owner asks for other images than it was admitted with")
+    session.prepare(card, request)
+    session.share_weights(flatten_parameters(shared_parameters(model)))
+    for batch in request.batches:
+        session.infer(batch)
+    session.finish()
+
+
+def classify(
+    channel: Channel,
+    profile: Profile,
+    make_images: MakeImages,
+    batch_size: int,
+    report: Report,
+    dealer: DealerPlace | None = None,
+) -> Answers:
+    """Take part as the data owner: learns what is revealed, and what is public of the model."""
+    session = Session(channel, profile, report, dealer)
+    session.agree_on_terms()
+    card = ModelCard.from_dict(channel.receive_json(Role.MODEL_OWNER))
+    images = make_images(card)
+    request = Request(images=len(images), batch_size=min(batch_size, len(images)))
+    for peer in channel.peers:
+        channel.send_json(peer, asdict(request))
+    public = {"classes": list(card.classes), "reveal": card.reveal.value}
+    report({"event": "request", **asdict(request), **public})
+    session.prepare(card, request)
+    session.share_weights(None)
+    answers, start = [], 0
+    for batch in request.batches:
+        opened = session.infer(batch, images[start : start + batch])
+        assert opened is not None
+        answers.append(card.opening.read(opened))
+        start += batch
+    session.finish()
+    return Answers.join(answers)
+
+
+def help_others(channel: Channel, profile: Profile, report: Report) -> None:
+    """Take part as the third of ABY3: learns what is public, and nothing else."""
+    session = Session(channel, profile, report)
+    session.agree_on_terms()
+    card = ModelCard.from_dict(channel.receive_json(Role.MODEL_OWNER))
+    request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
+    session.prepare(card, request)
+    session.share_weights(None)
+    for batch in request.batches:
+        session.infer(batch)
+    session.finish()
+
+
+def agree(channel: Channel, terms: Terms) -> None:
+    """Stop unless every party has the same terms; a difference is shown from both sides."""
+    for peer in channel.peers:
+        channel.send_json(peer, dict(terms))
+    for peer in channel.peers:
+        theirs = channel.receive_json(peer)
+        if not isinstance(theirs, dict):
+            raise PartyError(f"the {peer.value} sent what cannot be understood")
+        if found := difference(channel.role, terms, peer, theirs):
+            raise PartyError(found)
+
+
+class Session:
+    """The steps that all roles have in common."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        profile: Profile,
+        report: Report,
+        dealer: DealerPlace | None = None,
+    ) -> None:
+        self._channel, self._profile, self._report = channel, profile, report
+        self._dealing = None if dealer is None else Dealing(channel, profile, dealer)
+        self._programs: dict[int, Program] = {}
+        self._started: Engine | None = None
+        self._batch = 0
+
+    @property
+    def _engine(self) -> Engine:
+        assert self._started is not None, "prepare comes first"
+        return self._started
+
+    def agree_on_terms(self) -> None:
+        agree(self._channel, terms_of(self._profile))
+
+    def prepare(self, card: ModelCard, request: Request) -> None:
+        """Compile for the batch sizes to come, and make sure that all hold one program."""
+        started = time.perf_counter()
+        profile = settled(self._profile, card, len(request.batches))
+        for batch in sorted(set(request.batches)):
+            self._programs[batch] = compile_network(
+                card,
+                profile,
+                batch,
+                lambda done, total: self._report(
+                    {"event": "progress", "what": "compiling", "done": done, "total": total}
+                ),
+            )
+        digest = "+".join(program.digest() for program in self._programs.values())
+        dealing = self._dealing
+        scripts = {} if dealing is None else dealing.terms(self._programs, profile, card.scripts)
+        seconds = time.perf_counter() - started
+        terms = {
+            "architecture": card.architecture.digest(),
+            "what is revealed": card.reveal.value,
+            "program": digest,
+            **scripts,
+        }
+        agree(self._channel, terms)
+        desk = None if dealing is None else dealing.desk
+        self._started = Engine(self._channel, self._profile, desk)
+        if dealing is not None:
+            job = dealing.make_job(self._engine, request.batches)
+            agree(self._channel, {"job for the dealer": job.digest})
+            dealing.authorise(job)
+        (program, *_) = self._programs.values()
+        self._report(
+            {
+                "event": "prepared",
+                "compile_s": seconds,
+                "architecture": card.architecture.digest(),
+                "program": digest,
+                "form": "plain" if card.plan is None else "lowered",
+                "stages": len(program.stages) + 2,  # with the input's and the output's way
+                "notes": list(program.notes),
+            }
+        )
+
+    def share_weights(self, tensors: dict[str, np.ndarray] | None) -> None:
+        """Split the weights among the parties, once; then let the protocol set itself up."""
+        started = time.perf_counter()
+        (program, *_) = self._programs.values()
+        received_bytes = 0
+        for stage in (own for own in program.stages if own.parameters):
+            if tensors is not None:
+                shares, _ = self._engine.sharing.give(
+                    {name: tensors[name] for name in stage.parameters},
+                    owned=self._profile.owned_weights,
+                )
+            else:
+                shares, count = self._engine.sharing.take(
+                    Role.MODEL_OWNER, stage.parameters, owned=self._profile.owned_weights
+                )
+                received_bytes += count
+            for name, share in shares.items():
+                self._engine.runtime.set_var(name, share)
+        shared = time.perf_counter()
+        self._warm_up()
+        warm_up_s = time.perf_counter() - shared
+        first_uses = self._use_kernels_first(program)
+        self._report(
+            {
+                "event": "shared",
+                "weights_s": shared - started,
+                "warm_up_s": warm_up_s + sum(cost.seconds for cost in first_uses),
+                "warm_up_bytes": sum(cost.sent_bytes for cost in first_uses),
+                "warm_up_exchanges": sum(cost.exchanges for cost in first_uses),
+                "received_bytes": received_bytes,
+            }
+        )
+
+    def infer(self, batch: int, images: np.ndarray | None = None) -> np.ndarray | None:
+        """Run all stages on one batch; gives what is opened to the data owner, None to others."""
+        program = self._programs[batch]
+        if self._dealing is not None:
+            self._report({"event": "material", **self._dealing.await_material()})
+        source = program.stages[0].source
+        started = time.perf_counter()
+        if images is not None:
+            shares, sent_bytes = self._engine.sharing.give({source: images})
+            received_bytes = 0
+        else:
+            shares, received_bytes = self._engine.sharing.take(
+                Role.DATA_OWNER, {source: program.input_shape}
+            )
+            sent_bytes = 0
+        self._engine.runtime.set_var(source, shares[source])
+        self._report_stage(_transfer("input", sent_bytes, received_bytes, started), batch)
+        for stage in program.stages:
+            cost = self._engine.run(stage.executable(), stage.name)
+            for name in (stage.source, *stage.slack_sources):
+                self._engine.runtime.del_var(name)
+            self._report_stage(cost, batch)
+        if self._dealing is not None:
+            self._dealing.end_part()
+        started = time.perf_counter()
+        target = program.stages[-1].target
+        opened, count = self._engine.sharing.reveal_to(
+            Role.DATA_OWNER, self._engine.runtime.get_var(target), program.output_shape
+        )
+        self._engine.runtime.del_var(target)
+        sent_bytes, received_bytes = (count, 0) if opened is None else (0, count)
+        self._report_stage(_transfer("output", sent_bytes, received_bytes, started), batch)
+        self._batch += 1
+        return opened
+
+    def finish(self) -> None:
+        if self._dealing is not None:
+            self._dealing.close()
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self._report({"event": "finished", "peak_bytes": peak_bytes})
+
+    def _report_stage(self, cost: StageCost, batch: int) -> None:
+        self._report(
+            {"event": "stage", "batch": self._batch, "images": batch, "cost": asdict(cost)}
+        )
+
+    def _use_kernels_first(self, program: Program) -> list[StageCost]:
+        """Open every kernel whose mask is reused, before any product does."""
+        if not program.kernels:
+            return []
+        assert self._dealing is not None, "a profile that reuses masks has a dealer"
+        self._report({"event": "material", **self._dealing.await_material()})
+        shapes = program.parameters
+        costs = [self._engine.use_first(kernel, shapes[kernel]) for kernel in program.kernels]
+        self._dealing.end_part()
+        return costs
+
+    def _warm_up(self) -> None:
+        """Let Cheetah make its keys and base transfers now, not within the first image."""
+        if self._profile.protocol is not Protocol.CHEETAH:
+            return
+        one = np.ones(_WARM_UP_SHAPE, np.float32)
+        if self._channel.role is Role.MODEL_OWNER:
+            shares, _ = self._engine.sharing.give({"warm_up": one})
+        else:
+            shares, _ = self._engine.sharing.take(Role.MODEL_OWNER, {"warm_up": one.shape})
+        self._engine.runtime.set_var("warm_up", shares["warm_up"])
+        executable = spu.Executable(
+            name="warm_up",
+            input_names=["warm_up"],
+            output_names=["warmed_up"],
+            code=compile_function(_touch_everything, one),
+        )
+        self._engine.run(executable, "warm up")
+        for name in ("warm_up", "warmed_up"):
+            self._engine.runtime.del_var(name)
+
+
+def _touch_everything(x: Any) -> Any:
+    """A comparison, products and bits: all that needs setting up."""
+    import jax
+
+    return jax.nn.relu(x) * x + x @ x + jax.lax.rsqrt(x)
+
+
+def _transfer(name: str, sent_bytes: int, received_bytes: int, started: float) -> StageCost:
+    seconds = time.perf_counter() - started
+    return StageCost(
+        name=name,
+        sent_bytes=sent_bytes,
+        received_bytes=received_bytes,
+        exchanges=1,
+        seconds=seconds,
+        compute_s=0.0,
+    )

@@ -1,0 +1,207 @@
+"""`mpcvit.run`: classify images privately, with both parties on this machine."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from mpcvit.artifacts.profile import DEALER_DEFAULT, Profile, default_profile, load_profile
+from mpcvit.artifacts.record import Reveal
+from mpcvit.data import list_pictures, make_inputs
+from mpcvit.errors import UserError, nearest
+from mpcvit.lowering.engine import EngineChoice, read_engine, with_engine
+from mpcvit.secure.parties.events import Journal, Progress, make_record
+from mpcvit.secure.parties.roles import Address, Role, roles_of
+from mpcvit.secure.parties.supervise import INHERITED, run_processes
+from mpcvit.secure.result import Answers, RunResult
+
+if TYPE_CHECKING:
+    from mpcvit.classifier import Classifier
+    from mpcvit.lowering.program import Model, SecureProgram
+    from mpcvit.model.checkpoint import Checkpoint
+    from mpcvit.secure.card import ModelCard
+
+AnyModel: TypeAlias = "str | Path | Classifier | Checkpoint | SecureProgram"
+Images = str | Path | np.ndarray | Sequence[str | Path] | Sequence[np.ndarray]
+
+
+def run(
+    model: AnyModel,
+    images: Images,
+    profile: str | Path | Profile | None = None,
+    *,
+    batch_size: int = 1,
+    reveal: Reveal | str = Reveal.CLASS,
+    simulate: bool = False,
+    check_range: bool = False,
+    progress: Progress = lambda what, done, total: None,
+) -> RunResult:
+    """Classify images privately: the model's owner does not see them, nor their owner the model.
+
+    `images` are files, a folder, or uint8 arrays [height, width, channel]. Every
+    party is a process of its own on this machine, joined through the network
+    that the profile describes: `cheetah` unless given, and `semi2k-dealer` for
+    a program that was lowered for SEMI2K. `reveal` is what the owner of the
+    images is given: the "class" alone, "top5", "rounded" or "logits".
+    `simulate` makes them threads of this process instead: quicker to start and
+    with the same counts, but not private and with no network. There,
+    `check_range` first computes in plaintext, and the record's notes name stages
+    whose values leave the range that the profile can represent.
+    """
+    settings = settings_for(model, load_profile(profile or default_for(model)))
+    if batch_size < 1:
+        raise UserError(f"batch_size must be positive, not {batch_size}")
+    if check_range and not simulate:
+        raise UserError("check_range needs simulate: between parties nobody sees the values")
+    pictures = list_images(images)
+    journal, reveal = Journal(progress), read_reveal(reveal)
+    progress("connecting", 0, 1)
+    if simulate:
+        answers = _simulate(
+            _loaded(model), pictures, settings, batch_size, journal, reveal, check_range=check_range
+        )
+    else:
+        answers = _run_apart(model, pictures, settings, batch_size, journal, reveal)
+    return make_result(
+        journal,
+        answers,
+        settings,
+        roles=roles_of(settings.protocol),
+        transport="simulator" if simulate else "processes",
+    )
+
+
+def make_result(
+    journal: Journal,
+    answers: Answers,
+    profile: Profile,
+    *,
+    roles: Sequence[Role],
+    transport: str,
+) -> RunResult:
+    """What the data owner's events amount to; `roles` are those whose events are known."""
+    return RunResult(
+        answers=answers,
+        classes=tuple(journal.find(Role.DATA_OWNER, "request")["classes"]),
+        record=make_record(journal, roles, profile, transport=transport),
+        resized=journal.find(Role.DATA_OWNER, "inputs")["resized"],
+    )
+
+
+def _run_apart(
+    model: AnyModel,
+    images: list[Path] | np.ndarray,
+    profile: Profile,
+    batch_size: int,
+    journal: Journal,
+    reveal: Reveal,
+) -> Answers:
+    with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
+        own = {
+            Role.MODEL_OWNER: own_model(model, Path(name), reveal),
+            Role.DATA_OWNER: {**own_images(images), "batch_size": batch_size},
+        }
+        return Answers.from_dict(run_processes(own, profile, journal))
+
+
+def _simulate(
+    model: "Model",
+    images: list[Path] | np.ndarray,
+    profile: Profile,
+    batch_size: int,
+    journal: Journal,
+    reveal: Reveal,
+    *,
+    check_range: bool,
+) -> Answers:
+    from mpcvit.secure.overflow import representable
+    from mpcvit.secure.simulate import simulate
+
+    def make_images(card: "ModelCard") -> np.ndarray:
+        inputs = make_inputs(list(images), card.model, card.data)
+        overflows = representable(model, inputs.images, profile) if check_range else ()
+        notes = [str(overflow) for overflow in overflows]
+        journal.add(Role.DATA_OWNER, {"event": "inputs", "resized": inputs.resized, "notes": notes})
+        return inputs.images
+
+    return simulate(
+        model, make_images, profile, batch_size=batch_size, journal=journal, reveal=reveal
+    )
+
+
+def default_for(model: AnyModel, dealer: Address | None = None) -> str:
+    """The profile of who names none: SEMI2K's with a dealer, for what needs SEMI2K."""
+    engine = engine_of(model)
+    needs_semi2k = engine is not None and engine.is_of_semi2k
+    return DEALER_DEFAULT if needs_semi2k else default_profile(dealer)
+
+
+def engine_of(model: AnyModel) -> EngineChoice | None:
+    """The engine that a program was lowered for; a checkpoint takes any."""
+    if isinstance(model, str | Path):
+        return read_engine(Path(model)) if Path(model).is_dir() else None
+    return getattr(model, "engine", None)
+
+
+def settings_for(model: AnyModel, profile: Profile) -> Profile:
+    """A profile with the engine of a model that has one."""
+    return with_engine(profile, engine_of(model))
+
+
+def own_model(model: AnyModel, folder: Path, reveal: Reveal | str = Reveal.CLASS) -> dict[str, Any]:
+    """Where a model owner's process finds its model, and what it reveals."""
+    own = {"reveal": read_reveal(reveal).value}
+    if isinstance(model, str | Path):
+        return {**own, "model": str(Path(model).absolute())}
+    _loaded(model).save(folder / "model")
+    return {**own, "model": str(folder / "model")}
+
+
+def read_reveal(reveal: Reveal | str) -> Reveal:
+    try:
+        return Reveal(reveal)
+    except ValueError:
+        known = [one.value for one in Reveal]
+        raise UserError(f"{reveal!r} cannot be revealed; {nearest(str(reveal), known)}") from None
+
+
+def own_images(images: list[Path] | np.ndarray) -> dict[str, Any]:
+    """Return where a data owner's process finds its images.
+
+    Arrays go into a file in memory that has no name, so that nothing is left of it when
+    this process ends, however it ends.
+    """
+    if not isinstance(images, np.ndarray):
+        return {"images": [str(path.absolute()) for path in images]}
+    descriptor = os.memfd_create("images")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        np.save(file, images, allow_pickle=False)
+    return {"images": f"/proc/self/fd/{descriptor}", INHERITED: [descriptor]}
+
+
+def _loaded(model: AnyModel) -> "Model":
+    from mpcvit.classifier import Classifier
+    from mpcvit.lowering.program import load_model
+
+    if isinstance(model, str | Path):
+        return load_model(Path(model))
+    return model.checkpoint if isinstance(model, Classifier) else model
+
+
+def list_images(images: Images) -> list[Path] | np.ndarray:
+    """Files, or arrays as one array."""
+    if isinstance(images, str | Path):
+        return list_pictures([images])
+    if isinstance(images, np.ndarray):
+        return images
+    if not len(images):
+        raise UserError("there is no image")
+    if all(isinstance(image, str | Path) for image in images):
+        return list_pictures([Path(str(image)) for image in images])
+    arrays = [np.asarray(image) for image in images]
+    if len({array.shape for array in arrays}) > 1:
+        raise UserError("the images are arrays of different shapes; give files, or one shape")
+    return np.stack(arrays)

@@ -1,0 +1,94 @@
+"""One end of a control connection during a session."""
+
+import asyncio
+import contextlib
+import time
+
+from mpcvit.hosts.door import Stream
+from mpcvit.hosts.tasks import end_tasks
+from mpcvit.secure.errors import PartyError
+from mpcvit.secure.service.messages import (
+    ALIVE_EVERY_S,
+    SILENCE_S,
+    Answer,
+    Hello,
+    Word,
+    decode_word,
+    encode,
+    read_document,
+)
+
+_GRACE_S = 3.0  # the own party may know more precisely why the peer is gone
+_FAREWELL_S = 10.0
+
+
+class Conversation:
+    """Says that this end is alive, and hears whether the other one is.
+
+    `lost` is the sentence for a peer that is gone without a word. Other threads may call
+    `check`.
+    """
+
+    def __init__(self, stream: Stream, lost: str) -> None:
+        self._stream, self._lost = stream, lost
+        self._gone_at: float | None = None
+        self._peer_ended = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.farewell: Word | None = None  # the peer's last word
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.ensure_future(self._listen()),
+            asyncio.ensure_future(self.stay_alive()),
+        ]
+
+    def send(self, message: Hello | Answer | Word) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.writer.write(encode(message))
+
+    @property
+    def is_lost(self) -> bool:
+        return self._gone_at is not None and self.farewell is None
+
+    async def wait_until_over(self) -> None:
+        await self._peer_ended.wait()
+
+    def check(self) -> None:
+        """Raise PartyError if the peer failed, or is gone for longer than a moment."""
+        if self.farewell is not None and self.farewell.reason:
+            raise PartyError(self.farewell.reason)
+        if self.farewell is None and self._gone_for() > _GRACE_S:
+            raise PartyError(self._lost)
+
+    async def end(self, reason: str = "") -> None:
+        """Say the last word; after a session that ended well, wait for the peer's."""
+        self.send(Word(is_end=True, reason=reason))
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._stream.writer.drain(), _FAREWELL_S)
+            if not reason:
+                await asyncio.wait_for(self._peer_ended.wait(), _FAREWELL_S)
+        await self.stop()
+
+    async def stop(self) -> None:
+        await end_tasks(self._tasks)
+
+    def _gone_for(self) -> float:
+        return 0.0 if self._gone_at is None else time.monotonic() - self._gone_at
+
+    async def _listen(self) -> None:
+        try:
+            while self.farewell is None:
+                document = await asyncio.wait_for(read_document(self._stream.reader), SILENCE_S)
+                word = decode_word(document)
+                if word.is_end:
+                    self.farewell = word
+        except (OSError, EOFError, asyncio.TimeoutError, PartyError):
+            self._gone_at = time.monotonic()
+        finally:
+            self._peer_ended.set()
+
+    async def stay_alive(self) -> None:
+        """Say so every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(ALIVE_EVERY_S)
+            self.send(Word())

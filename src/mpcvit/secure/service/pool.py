@@ -1,0 +1,174 @@
+"""Parties that have loaded the model and wait for clients, and the queue of those clients.
+
+Each party serves one session, in a process and a folder of its own, and is then replaced.
+Whatever a client does to its party touches no other session.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from mpcvit.artifacts.profile import Profile
+from mpcvit.hosts.tasks import end_tasks
+from mpcvit.secure.parties.events import Journal
+from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.parties.supervise import PartyProcess, wait_until_ready
+
+_LOOK_EVERY_S = 1.0  # whether a waiting party is still alive
+_FIRST_BACKOFF_S = 1.0
+_MAX_BACKOFF_S = 30.0
+
+
+class StandbyParty:
+    """A model owner's process that waits for a client; `places` of them share the machine."""
+
+    def __init__(self, own: Mapping[str, Any], profile: Profile, places: int = 1) -> None:
+        self.journal = Journal()
+        with ExitStack() as stack:
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-"))
+            self.folder = Path(name)
+            party = PartyProcess(Role.MODEL_OWNER, own, self.folder, parties_here=places)
+            self.process = stack.enter_context(party)
+            wait_until_ready(self.process, profile, self.journal)
+            self._stack = stack.pop_all()
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.process.poll() is None
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+class Waiter:
+    """A client in the queue; `party` is set when its turn has come."""
+
+    def __init__(self) -> None:
+        self.party: asyncio.Future[StandbyParty] = asyncio.get_running_loop().create_future()
+
+
+class Pool:
+    """A fixed number of places, each with a party that waits or serves.
+
+    `start` makes a party, and may block. `note` takes a sentence about one that failed.
+    """
+
+    def __init__(
+        self, size: int, start: Callable[[], StandbyParty], note: Callable[[str], None]
+    ) -> None:
+        self.size = size
+        self._start, self._note = start, note
+        self._queue: deque[Waiter] = deque()
+        self._arrival = asyncio.Event()
+        self._served: dict[StandbyParty, asyncio.Event] = {}
+        self._threads = ThreadPoolExecutor(max_workers=2 * size, thread_name_prefix="mpcvit-pool")
+        self._places: list[asyncio.Task[None]] = []
+        self.serving = 0
+        self.ready = 0  # parties that wait for a client
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    async def open(self) -> None:
+        """Start a party in every place, and return when the first one is ready."""
+        first = await self._start_party()  # a model that cannot be loaded ends `serve`
+        self._places = [
+            asyncio.ensure_future(self._keep_place(first if index == 0 else None))
+            for index in range(self.size)
+        ]
+
+    async def close(self) -> None:
+        await end_tasks(self._places)
+        # a party that is just starting is closed before this returns
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+
+    def enter(self) -> Waiter:
+        """Join the end of the queue."""
+        waiter = Waiter()
+        self._queue.append(waiter)
+        self._arrival.set()
+        return waiter
+
+    def place_of(self, waiter: Waiter) -> int:
+        """Return a client's place in the queue, counted from one; 0 once it has left it."""
+        return self._queue.index(waiter) + 1 if waiter in self._queue else 0
+
+    def leave(self, waiter: Waiter) -> None:
+        """Leave the queue, and give back the party if there is one."""
+        with contextlib.suppress(ValueError):
+            self._queue.remove(waiter)
+        if waiter.party.done() and not waiter.party.cancelled():
+            served = self._served.get(waiter.party.result())
+            if served is not None:
+                served.set()
+        waiter.party.cancel()
+
+    async def watch(self, work: Callable[[], None]) -> None:
+        """Run a session's blocking work beside the others."""
+        await self._in_thread(work)
+
+    async def _keep_place(self, first: StandbyParty | None) -> None:
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            try:
+                party = first or await self._start_party()
+            except Exception as error:  # whatever it is, the place must not be lost
+                self._note(f"the model's party did not start, next try in {backoff_s:g} s: {error}")
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(_MAX_BACKOFF_S, 2 * backoff_s)
+                continue
+            first, backoff_s = None, _FIRST_BACKOFF_S
+            try:
+                await self._serve_one(party)
+            finally:
+                # killing a process takes no time, so that a cancelled place ends at once
+                party.close()
+
+    async def _start_party(self) -> StandbyParty:
+        """Start a party; one that is ready only after this was cancelled is closed."""
+        starting = self._threads.submit(self._start)
+        try:
+            return await asyncio.wrap_future(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_close_unless_failed)
+            raise
+
+    async def _serve_one(self, party: StandbyParty) -> None:
+        """Wait for a client, and then until it is served."""
+        self.ready += 1
+        try:
+            while True:
+                if not party.is_alive:
+                    self._note("a waiting party ended, and is replaced")
+                    return
+                if self._queue:
+                    break
+                self._arrival.clear()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._arrival.wait(), _LOOK_EVERY_S)
+        finally:
+            self.ready -= 1
+        waiter = self._queue.popleft()
+        served = self._served[party] = asyncio.Event()
+        self.serving += 1
+        try:
+            waiter.party.set_result(party)
+            await served.wait()
+        finally:
+            self.serving -= 1
+            del self._served[party]
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _close_unless_failed(starting: "Future[StandbyParty]") -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()

@@ -1,0 +1,56 @@
+"""All parties as threads of one process: quick, exact in bytes and exchanges, and not private."""
+
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from mpcvit.artifacts.profile import Dealer, Profile
+from mpcvit.artifacts.record import Reveal
+from mpcvit.lowering.program import Model
+from mpcvit.secure.dealing.endpoint import DealerPlace
+from mpcvit.secure.dealing.local_dealer import LocalDealer
+from mpcvit.secure.parties.events import Event, Journal
+from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.parties.threads import run_in_threads
+from mpcvit.secure.protocol import MakeImages, classify, help_others, offer_model
+from mpcvit.secure.result import Answers
+from mpcvit.secure.spu.link import Channel
+
+one_at_a_time = threading.Lock()  # SPU's log belongs to the process
+
+
+def simulate(
+    model: Model,
+    make_images: MakeImages,
+    profile: Profile,
+    *,
+    batch_size: int,
+    journal: Journal,
+    reveal: Reveal = Reveal.CLASS,
+) -> Answers:
+    """What the data owner learns, by the code that parties in processes run."""
+    places: dict[Role, DealerPlace] = {}
+
+    def take_part(channel: Channel) -> Any:
+        role = channel.role
+
+        def report(event: Event) -> None:
+            journal.add(role, event)
+
+        report({"event": "connected", "connect_s": 0.0})
+        match role:
+            case Role.MODEL_OWNER:
+                return offer_model(channel, profile, model, report, places.get(role), reveal)
+            case Role.DATA_OWNER:
+                dealer = places.get(role)
+                return classify(channel, profile, make_images, batch_size, report, dealer)
+            case _:
+                return help_others(channel, profile, report)
+
+    with one_at_a_time, ExitStack() as stack:
+        if profile.dealer is Dealer.THIRD_PARTY:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-"))
+            places |= stack.enter_context(LocalDealer(Path(folder) / "dealer")).places()
+        return run_in_threads(profile, take_part)[Role.DATA_OWNER]

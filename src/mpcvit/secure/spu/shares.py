@@ -1,0 +1,217 @@
+"""Shares as messages: each owner splits its own arrays, and sends a peer only the peer's part."""
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import spu
+from spu import libspu
+
+from mpcvit.artifacts.profile import Profile, Protocol, Truncation
+from mpcvit.errors import UserError
+from mpcvit.secure.errors import PartyError
+from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.service.protobuf import bytes_head, number_field
+from mpcvit.secure.spu.link import Channel
+
+Share = Any  # libspu.Share
+Shape = tuple[int, ...]
+
+_CHUNK_BYTES = 1 << 27  # SPU cuts longer shares
+_RINGS = {64: libspu.FieldType.FM64, 128: libspu.FieldType.FM128}
+_PROTOCOLS = {
+    Protocol.SEMI2K: libspu.ProtocolKind.SEMI2K,
+    Protocol.CHEETAH: libspu.ProtocolKind.CHEETAH,
+    Protocol.ABY3: libspu.ProtocolKind.ABY3,
+}
+
+
+def runtime_config(profile: Profile) -> Any:
+    """SPU's own form of a profile."""
+    config = libspu.RuntimeConfig(
+        protocol=_PROTOCOLS[profile.protocol],
+        field=_RINGS[profile.ring_bits],
+        fxp_fraction_bits=profile.fraction_bits,
+    )
+    config.trunc_allow_msb_error = profile.truncation is Truncation.LOCAL
+    config.experimental_enable_colocated_optimization = profile.owned_weights
+    return config
+
+
+class Sharing:
+    """Splits arrays into shares, hands them round, and puts them together again."""
+
+    def __init__(self, channel: Channel, profile: Profile) -> None:
+        self._channel = channel
+        self._profile = profile
+        self._io = spu.Io(len(channel.roles), runtime_config(profile))
+
+    def give(
+        self, arrays: Mapping[str, np.ndarray], *, owned: bool = False
+    ) -> tuple[dict[str, Share], int]:
+        """Send every peer its shares; give the own ones, and the bytes sent to one peer.
+
+        Of an `owned` array the own share is all of it, and a peer's holds nothing.
+        """
+        owner = self._channel.number if owned else -1
+        shares: dict[Role, dict[str, Share]] = {role: {} for role in self._channel.roles}
+        for name, array in arrays.items():
+            _require_range(name, array, self._profile)
+            split = self._io.make_shares(
+                np.asarray(array, np.float32), libspu.Visibility.VIS_SECRET, owner
+            )
+            for role, share in self._channel.by_role(split).items():
+                shares[role][name] = share
+        sent_bytes = 0
+        for peer in self._channel.peers:
+            message = pack(list(shares[peer].values()))
+            sent_bytes = len(message)
+            self._channel.send(peer, message)
+        return shares[self._channel.role], sent_bytes
+
+    def take(
+        self, owner: Role, shapes: Mapping[str, Shape], *, owned: bool = False
+    ) -> tuple[dict[str, Share], int]:
+        """Receive the own shares of an owner's arrays, and how many bytes that took.
+
+        Each share must be of the kind that `give` makes for an array of its shape.
+        """
+        number = self._channel.roles.index(owner) if owned else -1
+        template = self._io.make_shares(
+            np.zeros(1, np.float32), libspu.Visibility.VIS_SECRET, number
+        )[self._channel.number]
+        return self._receive(owner, {name: (shape, template) for name, shape in shapes.items()})
+
+    def _receive(
+        self, owner: Role, expected: Mapping[str, tuple[Shape, Share]]
+    ) -> tuple[dict[str, Share], int]:
+        """Receive shares, and hold each to a shape and to the kind of a template."""
+        message = self._channel.receive(owner)
+        shares = unpack(message, owner)
+        if len(shares) != len(expected):
+            raise PartyError(f"the {owner.value} sent another number of shares")
+        for share, (name, (shape, template)) in zip(shares, expected.items(), strict=True):
+            if reason := _why_not_like(share, shape, template):
+                raise PartyError(f"the {owner.value} sent a share of '{name}' {reason}")
+        return dict(zip(expected, shares, strict=True)), len(message)
+
+    def make_up(self, shape: Shape) -> Share:
+        """A share of nothing in particular: for what is run without secrets."""
+        split = self._io.make_shares(np.zeros(shape, np.float32), libspu.Visibility.VIS_SECRET)
+        return split[self._channel.number]
+
+    def reveal_to(
+        self, receiver: Role, share: Share, shape: Shape
+    ) -> tuple[np.ndarray | None, int]:
+        """The single door from secret to public: only `receiver` gets the value.
+
+        Every other party sends its share there and learns nothing. Also gives
+        the bytes that passed.
+        """
+        channel = self._channel
+        if channel.role is not receiver:
+            message = pack([share])
+            channel.send(receiver, message)
+            return None, len(message)
+        shares, received_bytes = {channel.role: share}, 0
+        for peer in channel.peers:
+            theirs, count = self._receive(peer, {"output": (shape, share)})
+            shares[peer], received_bytes = theirs["output"], received_bytes + count
+        return self._io.reconstruct(channel.in_order_of_parties(shares)), received_bytes
+
+
+def pack(shares: Sequence[Share]) -> bytes:
+    """One message: for each share the number of its pieces, then length and bytes of each."""
+    parts: list[bytes] = []
+    for share in shares:
+        pieces = [share.meta, *share.share_chunks]
+        parts.append(struct.pack("<I", len(pieces)))
+        for piece in pieces:
+            parts += [struct.pack("<Q", len(piece)), piece]
+    return b"".join(parts)
+
+
+def unpack(message: bytes, sender: Role) -> list[Share]:
+    shares, place = [], 0
+
+    def number(form: str) -> int:
+        nonlocal place
+        (value,) = struct.unpack_from(form, message, place)
+        place += struct.calcsize(form)
+        return value
+
+    try:
+        while place < len(message):
+            pieces = []
+            for _ in range(number("<I")):
+                length = number("<Q")
+                if length > len(message) - place:
+                    raise struct.error
+                pieces.append(message[place : place + length])
+                place += length
+            share = libspu.Share()
+            share.meta, share.share_chunks = pieces[0], pieces[1:]
+            shares.append(share)
+    except (struct.error, IndexError) as error:
+        raise PartyError(f"the {sender.value} sent malformed shares") from error
+    return shares
+
+
+def _why_not_like(share: Share, shape: Shape, template: Share) -> str:
+    """Return how a share differs from what is expected, before SPU reads any of it."""
+    meta, expected = _meta(share), _meta(template)
+    if meta is None or expected is None or tuple(meta.shape.dims) != shape:
+        return "of another shape than the program takes"
+    for name in ("data_type", "visibility", "storage_type"):
+        if getattr(meta, name) != getattr(expected, name):
+            return f"of another {name.replace('_', ' ')}"
+    length = math.prod(shape) * _bytes_of(template) // max(1, math.prod(expected.shape.dims))
+    if not _are_chunks_of(share.share_chunks, length):
+        return f"that does not hold {length} bytes"
+    return ""
+
+
+def _meta(share: Share) -> Any:
+    meta = libspu.ValueMeta()  # type: ignore[reportCallIssue]
+    return meta if meta.ParseFromString(share.meta) else None
+
+
+def _bytes_of(share: Share) -> int:
+    """Return how many bytes a share of this party's own making holds."""
+    length = 0
+    if share.share_chunks:
+        for place, byte in enumerate(share.share_chunks[0][1:11]):  # the first field
+            length |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                break
+    return length
+
+
+def _are_chunks_of(chunks: Sequence[bytes], length: int) -> bool:
+    """Return whether chunks are just the ones into which SPU cuts an array of that length.
+
+    A chunk is a protocol buffer: the array's length, its own offset unless zero, its bytes.
+    """
+    offsets = range(0, length, _CHUNK_BYTES)
+    if len(chunks) != len(offsets):
+        return False
+    for chunk, offset in zip(chunks, offsets, strict=True):
+        size = min(_CHUNK_BYTES, length - offset)
+        head = number_field(1, length) + (number_field(2, offset) if offset else b"")
+        head += bytes_head(3, size)
+        if len(chunk) != len(head) + size or not chunk.startswith(head):
+            return False
+    return True
+
+
+def _require_range(name: str, array: np.ndarray, profile: Profile) -> None:
+    """Refuse what fixed point cannot hold, rather than let it wrap."""
+    largest = float(np.abs(array).max(initial=0.0))
+    if not largest < profile.magnitude_limit:  # also refuses NaN
+        raise UserError(
+            f"'{name}' reaches {largest:.3g}, but {profile.ring_bits} bits with "
+            f"{profile.fraction_bits} fraction bits hold only up to "
+            f"{profile.magnitude_limit:.3g}"
+        )

@@ -1,0 +1,204 @@
+"""A network cut into stages: embedding, blocks, head, and what is revealed of it.
+
+A stage is a pure function of its own parameters and the activation before it,
+made of the very modules that training uses.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.profile import Profile
+from mpcvit.lowering import network as lowered
+from mpcvit.lowering.fold import weight_shapes
+from mpcvit.lowering.functions import Functions, functions_of
+from mpcvit.lowering.heads import queries_of
+from mpcvit.lowering.plan import HEAD_NORM, Plan, place_of
+from mpcvit.lowering.program import Model, SecureProgram
+from mpcvit.lowering.strays import guard, is_watched
+from mpcvit.model.checkpoint import Parameters
+from mpcvit.model.fuse import fuse_linears
+from mpcvit.model.vit import Block, Embed, Head, init_parameters
+from mpcvit.secure.card import ModelCard
+from mpcvit.secure.spu.answer import Opening
+
+_EPS_OF_KINDS = {
+    "attention_eps": {AttentionKind.RELU_SOFTMAX, AttentionKind.QUAD2},
+    "xnorm_eps": {AttentionKind.XNORM},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One piece of a network.
+
+    `parts` names the parts of the whole parameter tree that it needs. A stage that
+    `gives_slack` returns its activation, and what must not be negative of what it
+    met; one that `takes_slack` is given that of all stages before it.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    function: Callable[..., Any]
+    gives_slack: bool = False
+    takes_slack: bool = False
+
+    def parameters(self, whole: Parameters) -> Parameters:
+        return {part: whole[part] for part in self.parts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A network as stages, the shapes of all its parameters, and what was changed to fit."""
+
+    stages: tuple[Stage, ...]
+    parameters: Parameters
+    notes: tuple[str, ...]
+
+
+def stage_network(card: ModelCard, profile: Profile) -> Staged:
+    """What a card describes, be it lowered or as it was trained."""
+    reveal = revealing(card.opening)
+    if card.plan is not None:
+        shapes = weight_shapes(card.model, card.architecture, card.plan.passes)
+        stages = (*cut_lowered(card, card.plan), *reveal)
+        return Staged(stages=stages, parameters=shapes, notes=())
+    architecture = card.architecture
+    config, notes = fit_fixed_point(card.model, architecture, profile)
+    return Staged(
+        stages=(*cut(config, architecture), *reveal),
+        parameters=jax.eval_shape(
+            lambda: fuse_linears(architecture, init_parameters(config, architecture, seed=0))
+        ),
+        notes=notes,
+    )
+
+
+def revealing(opening: Opening) -> tuple[Stage, ...]:
+    """The stage that makes of logits what is opened, unless they are opened as they are."""
+    if not opening.is_needed:
+        return ()
+
+    def apply(parameters: Parameters, logits: Any, *slack: Any) -> Any:
+        return opening(logits, *slack)
+
+    return (Stage(name="reveal", parts=(), function=apply, takes_slack=opening.trust.guard),)
+
+
+def shared_parameters(model: Model) -> Parameters:
+    """Return what a model owner shares: nothing in it is multiplied by another secret weight."""
+    if isinstance(model, SecureProgram):
+        return model.parameters
+    return fuse_linears(model.architecture, model.parameters)
+
+
+def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
+    """The stages of a lowered network."""
+    config, layers, passes = card.model, card.architecture.layers, plan.passes
+    known = functions_of(plan, config, card.architecture)
+
+    def watching(
+        run: Callable[[Functions, Parameters, Any], Any], own: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """A stage that calls its own stand-ins: with a guard, it also tells what they met."""
+        is_guarded = any(is_watched(place, one, plan.trust) for place, one in own.items())
+
+        def apply(parameters: Parameters, x: Any) -> Any:
+            if not is_guarded:
+                return run(known, parameters, x)
+            functions, slack = guard(known, plan.trust)
+            y = run(functions, parameters, x)
+            return y, jnp.concatenate(slack, axis=1)
+
+        return {"function": apply, "gives_slack": is_guarded}
+
+    def of_layer(index: int) -> dict[str, Any]:
+        return {place_of(index, name): own for name, own in vars(known.layers[index]).items()}
+
+    def of_block(index: int) -> Callable[[Functions, Parameters, Any], Any]:
+        queries = queries_of(config, passes, index)
+
+        def run(functions: Functions, parameters: Parameters, x: Any) -> Any:
+            own = parameters[f"blocks_{index}"]
+            layer, its = layers[index], functions.layers[index]
+            return lowered.block(config, layer, its, passes, own, x, queries=queries)
+
+        return run
+
+    def embedding(parameters: Parameters, x: Any) -> Any:
+        return lowered.embed(config, parameters["embed"], x)
+
+    def head(functions: Functions, parameters: Parameters, x: Any) -> Any:
+        return lowered.head(config, functions.norm, passes, parameters["head"], x)
+
+    return (
+        Stage(name="embedding", parts=("embed",), function=embedding),
+        *(
+            Stage(
+                name=f"block {index}",
+                parts=(f"blocks_{index}",),
+                **watching(of_block(index), of_layer(index)),
+            )
+            for index in range(config.depth)
+        ),
+        Stage(name="head", parts=("head",), **watching(head, {HEAD_NORM: known.norm})),
+    )
+
+
+def cut(config: ModelConfig, architecture: Architecture) -> tuple[Stage, ...]:
+    """The stages whose composition is the network."""
+
+    def of_part(part: str, module: nn.Module, **settings: Any) -> Callable[[Parameters, Any], Any]:
+        def apply(parameters: Parameters, x: Any) -> Any:
+            y = module.apply({"params": parameters[part]}, x, **settings)
+            return y[0] if isinstance(y, tuple) else y
+
+        return apply
+
+    def head(parameters: Parameters, x: Any) -> Any:
+        return Head(config).apply({"params": parameters}, x)
+
+    blocks = tuple(
+        Stage(
+            name=f"block {index}",
+            parts=(own := f"blocks_{index}",),
+            function=of_part(own, Block(config, layer, depth_rate=0.0), train=False),
+        )
+        for index, layer in enumerate(architecture.layers)
+    )
+    embedding = Stage(name="embedding", parts=("embed",), function=of_part("embed", Embed(config)))
+    return (embedding, *blocks, Stage(name="head", parts=("norm", "head"), function=head))
+
+
+def fit_fixed_point(
+    config: ModelConfig, architecture: Architecture, profile: Profile
+) -> tuple[ModelConfig, tuple[str, ...]]:
+    """Raise every eps that would encode to zero, and say so.
+
+    An eps guards a denominator; encoded to zero it guards nothing, and a row
+    without positive scores is divided by zero. The smallest number that fixed
+    point can represent takes its place.
+    """
+    used = frozenset[AttentionKind]().union(*(layer.kinds for layer in architecture.layers))
+    names = ["norm_eps", *(name for name, kinds in _EPS_OF_KINDS.items() if kinds & used)]
+    changes = {
+        name: profile.resolution for name in names if getattr(config, name) < profile.resolution
+    }
+    notes = tuple(
+        f"model.{name} raised from {getattr(config, name):g} to {value:.3g}, "
+        f"the smallest number of {profile.fraction_bits} fraction bits"
+        for name, value in changes.items()
+    )
+    return replace(config, **changes), notes
+
+
+def parameter_names(parameters: Parameters) -> list[str]:
+    """The tensors of a tree in JAX's order, named as checkpoints name them."""
+    paths = jax.tree_util.tree_flatten_with_path(parameters)[0]
+    return [".".join(str(entry.key) for entry in path) for path, _ in paths]

@@ -1,0 +1,89 @@
+"""Accuracy of a model on a whole split."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mpcvit.artifacts.config import DataConfig
+from mpcvit.data import Split, eval_batches
+from mpcvit.train.devices import Devices
+from mpcvit.train.losses import cross_entropy, in_top
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Mean results over `images` images; top-1 and top-5 as fractions."""
+
+    images: int
+    top1: float
+    top5: float
+    loss: float
+    seconds: float
+
+    @classmethod
+    def of(cls, sums: jax.Array, seconds: float) -> "Evaluation":
+        """From the sums over all images that `sums_of` gives."""
+        images, top1, top5, loss = (float(value) for value in sums)
+        return cls(
+            images=int(images),
+            top1=top1 / images,
+            top5=top5 / images,
+            loss=loss / images,
+            seconds=seconds,
+        )
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+    def as_metrics(self) -> dict[str, float]:
+        """The results alone, as logs and checkpoints name them."""
+        return {"test_top1": self.top1, "test_top5": self.top5, "test_loss": self.loss}
+
+
+class Evaluator:
+    """A compiled evaluation, kept for use after every epoch."""
+
+    def __init__(
+        self, logits: Callable[[Any, jax.Array], jax.Array], devices: Devices, batch_size: int
+    ) -> None:
+        self._devices = devices
+        # Every device takes part in every batch, so its size is rounded up to their number.
+        self._batch_size = math.ceil(batch_size / devices.count) * devices.count
+
+        # Each batch takes the sums of the one before: batches in flight at once would have the
+        # devices of a CPU wait for each other in different ones, with no thread left to end it.
+        def add(sums: jax.Array, parameters: Any, images: Any, labels: Any, counted: Any) -> Any:
+            return sums + sums_of(logits(parameters, images), labels, counted)
+
+        self._add = devices.jit(add)
+
+    def __call__(
+        self, parameters: Any, split: Split, data: DataConfig, progress: Progress | None = None
+    ) -> Evaluation:
+        started = time.perf_counter()
+        sums = self._devices.copy(jnp.zeros(4))
+        for index, batch in enumerate(eval_batches(split, data, self._batch_size)):
+            sums = self._add(sums, parameters, *self._devices.from_whole(batch))
+            if progress is not None:
+                sums.block_until_ready()
+                progress(min((index + 1) * self._batch_size, len(split)), len(split))
+        return Evaluation.of(sums, time.perf_counter() - started)
+
+
+def sums_of(logits: jax.Array, labels: jax.Array, counted: jax.Array) -> jax.Array:
+    """Images, right ones, right ones among five, and loss, added up over those counted."""
+    one_hot = jax.nn.one_hot(labels, logits.shape[-1])
+    rows = (
+        jnp.ones_like(counted),
+        in_top(logits, labels, 1),
+        in_top(logits, labels, 5),
+        cross_entropy(logits, one_hot),
+    )
+    return jnp.stack([jnp.where(counted > 0, row, 0).sum() for row in rows])

@@ -1,0 +1,128 @@
+"""One update: a task's gradients over all devices, and the optimiser."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from mpcvit.artifacts.config import Config
+from mpcvit.data import Batch
+from mpcvit.train.devices import Devices
+from mpcvit.train.evaluate import Evaluation
+from mpcvit.train.optimizer import make_optimizer
+from mpcvit.train.state import State
+
+Metrics = dict[str, jax.Array]
+
+
+class Task(Protocol):
+    """What is trained."""
+
+    def subject(self) -> dict[str, Any]:
+        """What a run is about beyond its configuration; a resumed one must agree."""
+        ...
+
+    def init(self, seed: int) -> Any:
+        """Fresh parameters."""
+        ...
+
+    def frozen(self) -> Any:
+        """Arrays that the loss reads and that are not learnt, such as a teacher's."""
+        ...
+
+    def loss(
+        self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        """The scalar to minimise, and sums over the batch to log as means per image."""
+        ...
+
+    def project(self, parameters: Any) -> Any:
+        """Bring updated parameters back to where they may be."""
+        ...
+
+    def logits(self, parameters: Any, images: jax.Array) -> jax.Array: ...
+
+    def notes(self, parameters: Any) -> dict[str, Any]:
+        """What to log of an epoch beside its losses: lists with an entry per layer."""
+        ...
+
+    def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
+        """Write the task's artifact."""
+        ...
+
+
+def initial_state(task: Task, config: Config, steps_per_epoch: int) -> State:
+    optimizer = make_optimizer(config.train, steps_per_epoch)
+    parameters = task.init(config.seed)
+    batch = jax.eval_shape(lambda: _empty_batch(config))
+    metrics = jax.eval_shape(task.loss, parameters, task.frozen(), batch, jax.random.key(0))[1]
+    sums = {name: jnp.zeros((), jnp.float32) for name in ("images", "loss", *metrics)}
+    return State.initial(parameters, optimizer.init(parameters), sums)
+
+
+def make_step(
+    task: Task, config: Config, steps_per_epoch: int, devices: Devices
+) -> Callable[[State, Any, Batch], tuple[State, jax.Array]]:
+    """Compile one update. The old state's memory is reused for the new one."""
+    optimizer = make_optimizer(config.train, steps_per_epoch)
+    gradients_of = _make_gradients(task, config, devices)
+
+    def step(state: State, frozen: Any, batch: Batch) -> tuple[State, jax.Array]:
+        loss, metrics, gradients = gradients_of(state.parameters, frozen, state.step, batch)
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.parameters)
+        parameters = task.project(optax.apply_updates(state.parameters, updates))
+        images = batch.images.shape[0]
+        added = {"images": jnp.float32(images), "loss": loss * images, **metrics}
+        sums = {name: state.sums[name] + added[name] for name in state.sums}
+        return State(parameters, optimizer_state, state.step + 1, sums), loss
+
+    return devices.jit(step, donate_argnums=0)
+
+
+def _make_gradients(task: Task, config: Config, devices: Devices) -> Callable[..., Any]:
+    """Loss, metrics and gradients of a batch: each device takes its part in pieces."""
+    seed = config.seed
+    per_device = config.train.batch_size // devices.count
+    pieces = per_device // devices.piece_size(per_device, config.train.piece_size)
+    differentiate = jax.value_and_grad(task.loss, has_aux=True)
+
+    def of_piece(
+        parameters: Any, frozen: Any, piece: Batch, rng: jax.Array
+    ) -> tuple[Any, Metrics, Any]:
+        (loss, metrics), gradients = differentiate(parameters, frozen, piece, rng)
+        return loss, metrics, gradients
+
+    def on_device(
+        parameters: Any, frozen: Any, step: jax.Array, batch: Batch
+    ) -> tuple[Any, Metrics, Any]:
+        rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), devices.index())
+        cut = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
+
+        def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
+            index, piece = numbered
+            found = of_piece(parameters, frozen, piece, jax.random.fold_in(rng, index))
+            return jax.tree.map(jnp.add, total, found), None
+
+        first = jax.tree.map(lambda x: x[0], cut)
+        shapes = jax.eval_shape(of_piece, parameters, frozen, first, rng)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        summed, _ = jax.lax.scan(add, zeros, (jnp.arange(pieces), cut))
+        loss, metrics, gradients = devices.sum(summed)
+        # losses and gradients are means over images, metrics are sums
+        parts = pieces * devices.count
+        return loss / parts, metrics, jax.tree.map(lambda x: x / parts, gradients)
+
+    return devices.on_each(on_device)
+
+
+def _empty_batch(config: Config) -> Batch:
+    size, batch = config.model.image_size, config.train.batch_size
+    return Batch(
+        images=jnp.zeros((batch, size, size, config.model.channels)),
+        targets=jnp.zeros((batch, config.model.classes)),
+        labels=jnp.zeros((batch,), jnp.int32),
+        places=jnp.zeros((batch,), jnp.int32),
+    )

@@ -1,0 +1,102 @@
+"""The tables of the documentation hold the numbers of their files."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from mpcvit.errors import UserError
+from mpcvit.report.docs import filled, make_table, pages, write_tables
+from mpcvit.report.method import draw_method
+from tests.cli.test_commands import invoke
+from tests.docs.pages import ROOT
+
+NUMBERED = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("paper_map", "performance", "results")),
+]
+
+
+@pytest.mark.parametrize("page", pages(ROOT), ids=lambda page: page.name)
+def test_a_page_and_its_files_agree(page):
+    """If this fails, run `mpcvit report --docs` and look at what changed."""
+    assert filled(page, ROOT) == page.read_text("utf-8")
+
+
+def test_pages_with_numbers_have_tables_that_are_not_empty():
+    for page in NUMBERED:
+        tables = re.findall(r"<!-- table: .*? -->\n(.*?)<!-- end -->", page.read_text(), re.DOTALL)
+        assert tables
+        assert all(len(table.splitlines()) > 2 for table in tables)
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A clone with one page and one result file."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "times.csv").write_text("network,form,s\na,plain,3\na,lowered,1.26\n")
+    (tmp_path / "README.md").write_text(
+        "Before\n<!-- table: times per=network by=form | net: {network} | s: {lowered[s]:.1f} | "
+        "MB: {lowered[sent_mb]:.1f} -->\n<!-- end -->\nAfter\n"
+    )
+    return tmp_path
+
+
+def test_a_table_follows_its_file(clone):
+    assert write_tables(clone) == [clone / "README.md"]
+    assert "| a | 1.3 | – |\n<!-- end -->\nAfter\n" in (clone / "README.md").read_text()
+    assert write_tables(clone) == []
+    (clone / "results" / "times.csv").write_text("network,form,s\na,lowered,9\n")
+    assert filled(clone / "README.md", clone) != (clone / "README.md").read_text()
+
+
+def test_rows_are_selected_by_value(clone):
+    table = make_table("times form=plain,other | s: {s}", clone)
+    assert table.splitlines()[2:] == ["| 3 |"]
+
+
+def test_a_table_that_cannot_be_made_names_its_page(clone):
+    (clone / "README.md").write_text(
+        "<!-- table: times per=other by=form | a: {a} -->\n<!-- end -->"
+    )
+    with pytest.raises(UserError, match=r"README\.md: cannot make the table"):
+        write_tables(clone)
+
+
+def test_another_folder_is_refused(clone):
+    shutil.rmtree(clone / "results")
+    with pytest.raises(UserError, match="clone of mpcvit"):
+        write_tables(clone)
+
+
+def test_the_picture_of_the_method_names_every_step():
+    (axes,) = draw_method().axes
+    texts = [text.get_text() for text in axes.texts]
+    for word in ("search", "distil", "lower", "run", "architecture", "checkpoint", "program"):
+        assert word in texts
+
+
+def test_the_command_writes_tables_and_figures(tmp_path, monkeypatch):
+    for name in ("docs", "results", "src/mpcvit/demo/shipped", "src/mpcvit/experiments"):
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.safetensors")
+        )
+    page = tmp_path / "README.md"
+    text = (ROOT / "README.md").read_text("utf-8")
+    page.write_text(
+        re.sub(r"^\| softmax \|.*$", "| softmax | 1 |", text, flags=re.MULTILINE), "utf-8"
+    )
+    shutil.rmtree(tmp_path / "docs" / "figures")
+    monkeypatch.chdir(tmp_path)
+    written = json.loads(invoke("report", "--docs", "--json").stdout)["written"]
+    assert written == [
+        *("README.md", "docs/figures/method.png", "docs/figures/lowered-measured-s.png")
+    ]
+    assert page.read_text("utf-8") == text
+    assert all((tmp_path / name).exists() for name in written)
+
+
+def test_a_report_needs_a_place():
+    assert "--docs" in invoke("report", code=2).stderr

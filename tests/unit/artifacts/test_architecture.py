@@ -1,0 +1,119 @@
+"""Architecture: JSON round trip, validation, picture."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.errors import UserError
+
+K = AttentionKind
+kinds, forms = st.sampled_from(K), st.sampled_from(MlpForm)
+TOKENS = 5
+
+
+def choices(names):
+    return st.one_of(names, st.lists(names, min_size=TOKENS, max_size=TOKENS).map(tuple))
+
+
+architectures = st.lists(
+    st.builds(
+        LayerArchitecture,
+        heads=st.lists(choices(kinds), min_size=3, max_size=3).map(tuple),
+        mlp=choices(forms),
+    ),
+    min_size=1,
+    max_size=4,
+).map(lambda layers: Architecture(layers=tuple(layers)))
+
+
+@given(architectures)
+def test_json_round_trip(architecture):
+    assert Architecture.from_json(architecture.to_json()) == architecture
+
+
+@given(architectures)
+def test_counts_add_up_to_the_heads(architecture):
+    total = sum(architecture.count(kind) for kind in K)
+    assert total == pytest.approx(3 * len(architecture.layers))
+
+
+def test_save_and_load(tmp_path):
+    architecture = Architecture.uniform(K.SCALING, depth=2, heads=3, mlp=MlpForm.FUSED)
+    architecture.save(tmp_path / "arch.json")
+    assert Architecture.load(tmp_path / "arch.json") == architecture
+    assert [entry.name for entry in tmp_path.iterdir()] == ["arch.json"]
+
+
+def test_symbols_are_distinct():
+    symbols = [name.symbol for name in (*K, *MlpForm)]
+    assert len(set(symbols)) == len(symbols)
+
+
+def test_picture_of_a_mixture():
+    layer = LayerArchitecture(
+        heads=((K.SCALING, K.RELU_SOFTMAX), K.SOFTMAX), mlp=MlpForm.FUSED_RELU
+    )
+    assert Architecture(layers=(layer,)).picture().splitlines() == [
+        "layer  heads  mlp",
+        "    0  * E    F",
+        "R = relu_softmax, S = scaling, E = softmax, F = fused_relu, * = mixed over tokens",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"depth": 3}, "has 2 layers, but the model has 3"),
+        ({"heads": 4}, "layer 0 of the architecture has 2 heads, but the model has 4"),
+        ({"tokens": 7}, "layer 1, head 1 of the architecture chooses for 5 tokens"),
+    ],
+)
+def test_refuses_another_models_shape(change, message):
+    layers = (
+        LayerArchitecture(heads=(K.SOFTMAX,) * 2),
+        LayerArchitecture(heads=(K.SOFTMAX, (K.SCALING,) * 5)),
+    )
+    shape = {"depth": 2, "heads": 2, "tokens": 5}
+    Architecture(layers=layers).validate(**shape)
+    with pytest.raises(UserError, match=message):
+        Architecture(layers=layers).validate(**{**shape, **change})
+
+
+def document(layer):
+    return json.dumps({"format": "mpcvit-architecture/1", "layers": [layer]})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "its format is None"),
+        ('{"format": "other/1"}', "its format is 'other/1'"),
+        ('{"format": "mpcvit-architecture/1", "layers": []}', "'layers' must be a list"),
+        (document({"attention": ["softmax"]}), "exactly 'attention' and 'mlp'"),
+        (document({"attention": ["softmx"], "mlp": "linear"}), "did you mean 'softmax'"),
+        (
+            document({"attention": ["softmax"], "mlp": "fusd"}),
+            r"layers\[0\].mlp.*did you mean 'fused'",
+        ),
+        (document({"attention": [["softmax", 0]], "mlp": "linear"}), "0 is not a count"),
+        (document({"attention": [["softmax", True]], "mlp": "linear"}), "True is not a count"),
+        (
+            document({"attention": [["softmax"]], "mlp": "linear"}),
+            "each followed by its token count",
+        ),
+        (document({"attention": [], "mlp": "linear"}), "one entry per head"),
+        (document({"attention": [[["x"], 1]], "mlp": "linear"}), "unknown"),
+    ],
+)
+def test_refuses_bad_files(text, message):
+    with pytest.raises(UserError, match=message):
+        Architecture.from_json(text, "arch.json")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UserError, match="cannot read the architecture"):
+        Architecture.load(tmp_path / "none.json")

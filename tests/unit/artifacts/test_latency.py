@@ -1,0 +1,171 @@
+"""The latency table: prices, its file, and the modelled counts."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.config import ModelConfig, NormForm, load_config
+from mpcvit.artifacts.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
+from mpcvit.artifacts.profile import Network
+from mpcvit.cost.estimate import estimate
+from mpcvit.errors import UserError
+
+K = AttentionKind
+CIFAR = ModelConfig(
+    image_size=32,
+    patch_size=4,
+    classes=10,
+    depth=7,
+    heads=4,
+    width=256,
+)
+
+
+def make_table(**changes):
+    attention = {
+        K.RELU_SOFTMAX: ChoiceCost(once=Cost(exchanges=40), each=Cost(sent_bytes=3e6)),
+        K.SCALING: ChoiceCost(once=Cost(exchanges=2), each=Cost(sent_bytes=1e6)),
+    }
+    mlp = {
+        MlpForm.ACTIVATED: ChoiceCost(once=Cost(exchanges=45), each=Cost(sent_bytes=1e5)),
+        MlpForm.FUSED: ChoiceCost(once=Cost(exchanges=1), each=Cost(sent_bytes=1e4)),
+    }
+    values = {
+        "source": "made up",
+        "network": WAN,
+        "heads": 3,
+        "tokens": 5,
+        "layers": (LayerCosts(attention=attention, mlp=mlp),) * 2,
+        "rest": Cost(exchanges=7, sent_bytes=11, compute_s=0.5),
+    }
+    return LatencyTable(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("kind", "exchanges", "megabytes"),
+    [
+        (K.SOFTMAX, 1972, 315.008),
+        (K.RELU_SOFTMAX, 1461, 303.178),
+        (K.SCALING, 1146, 232.975),
+        (K.LINFORMER, 1888, 274.034),
+        (K.QUAD2, 1419, 297.026),
+        (K.THE_X, 1412, 268.483),
+    ],
+)
+def test_the_model_agrees_with_whole_networks_that_were_counted(kind, exchanges, megabytes):
+    """Counts of results/secure/network-cifar.csv, two exchanges of which carry image and logits."""
+    cost = estimate(CIFAR).price(Architecture.uniform(kind, depth=7, heads=4))
+    assert cost.exchanges == exchanges - 2
+    assert cost.sent_bytes == pytest.approx(1e6 * megabytes, rel=0.003)
+
+
+def test_the_model_counts_levels_of_the_max_tree():
+    """As counted: the softmax network of 257 tokens, 12 heads and 9 layers."""
+    tiny = replace(CIFAR, image_size=64, classes=200, depth=9, heads=12, width=192)
+    cost = estimate(tiny).price(Architecture.uniform(K.SOFTMAX, depth=9, heads=12))
+    assert cost.exchanges == 2956 - 2
+    assert cost.sent_bytes == pytest.approx(5.85e9, rel=0.005)
+
+
+def test_the_model_orders_kinds_and_forms_as_their_operations_do():
+    table = estimate(CIFAR)
+
+    def seconds(kind, mlp=MlpForm.ACTIVATED):
+        return table.seconds(table.price(Architecture.uniform(kind, depth=7, heads=4, mlp=mlp)))
+
+    ordered = (K.SCALING, K.SQUARE, K.RELU, K.RELU6, K.QUAD2, K.RELU_SOFTMAX, K.SOFTMAX)
+    values = [seconds(kind) for kind in ordered]
+    assert values == sorted(values)
+    forms = (MlpForm.FUSED, MlpForm.FUSED_RELU, MlpForm.LINEAR_RELU, MlpForm.ACTIVATED)
+    values = [seconds(K.SCALING, form) for form in forms]
+    assert values == sorted(values)
+    linear_norm = estimate(replace(CIFAR, norm=NormForm.LINEAR))
+    assert linear_norm.rest.exchanges < table.rest.exchanges
+
+
+def test_exchanges_are_shared_by_the_heads_of_a_layer_and_bytes_are_not():
+    table = make_table()
+    rs, s = K.RELU_SOFTMAX, K.SCALING
+    one = table.price_layer(0, LayerArchitecture(heads=(rs, s, s)))
+    two = table.price_layer(0, LayerArchitecture(heads=(rs, rs, s)))
+    none = table.price_layer(0, LayerArchitecture(heads=(s, s, s)))
+    assert one.exchanges == two.exchanges == none.exchanges + 40
+    assert two.sent_bytes - one.sent_bytes == pytest.approx(2e6)
+    rows = table.price_layer(0, LayerArchitecture(heads=((rs, rs, s, s, s), s, s)))
+    assert rows.sent_bytes - none.sent_bytes == pytest.approx(2 / 5 * 2e6)
+    assert rows.exchanges == one.exchanges
+
+
+def test_tokens_of_an_mlp_share_exchanges_too():
+    table = make_table()
+    mixed = (MlpForm.ACTIVATED, MlpForm.FUSED, MlpForm.FUSED, MlpForm.FUSED, MlpForm.FUSED)
+    cost = table.price_layer(1, LayerArchitecture(heads=(), mlp=mixed))
+    assert (cost.exchanges, cost.sent_bytes) == (46, pytest.approx(1e5 + 4e4))
+
+
+def test_price_adds_up_layers_and_the_rest():
+    table = make_table()
+    architecture = Architecture.uniform(K.SCALING, depth=2, heads=3, mlp=MlpForm.FUSED)
+    layer = table.price_layer(0, architecture.layers[0])
+    assert table.price(architecture) == layer + layer + table.rest
+    with pytest.raises(UserError, match="4 heads, but the model has 3"):
+        table.price(Architecture.uniform(K.SCALING, depth=2, heads=4))
+    with pytest.raises(UserError, match=r"no cost of 'softmax' in layers\[0\].attention"):
+        table.price(Architecture.uniform(K.SOFTMAX, depth=2, heads=3, mlp=MlpForm.FUSED))
+
+
+def test_file_round_trip(tmp_path):
+    for table in (make_table(details={"a": 1}), estimate(CIFAR, Network(round_trip_ms=1.5))):
+        table.save(tmp_path / "latency.json")
+        assert LatencyTable.load(tmp_path / "latency.json") == table
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(format="mpcvit-architecture/1"), "is not a latency file"),
+        (lambda d: d.update(typo=1), "unknown key 'typo'"),
+        (lambda d: d.pop("heads"), "key 'heads' is missing"),
+        (lambda d: d.update(layers=[3]), r"layers\[0\].attention must be an object"),
+        (
+            lambda d: d["layers"][0]["attention"].update(softmx={}),
+            r"unknown 'softmx'; did you mean 'softmax'\?",
+        ),
+        (
+            lambda d: d["layers"][1]["mlp"]["fused"].update(each={"exchange": 1}),
+            r"layers\[1\].mlp.fused: unknown key 'each.exchange'",
+        ),
+        (
+            lambda d: d["network"].update(round_trip_ms=-1),
+            "'network.round_trip_ms' must not be negative",
+        ),
+    ],
+)
+def test_foreign_files_are_refused(tmp_path, change, message):
+    path = tmp_path / "latency.json"
+    document = make_table().to_document()
+    change(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(UserError, match=message):
+        LatencyTable.load(path)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "tiny-imagenet"])
+def test_shipped_files_are_the_estimate_of_their_configuration(name):
+    top = Path(__file__).parents[3]
+    shipped = LatencyTable.load(top / "latency" / f"{name}.json")
+    assert shipped == estimate(load_config(top / "configs" / f"{name}.toml").model)
+    assert "modelled from counts" in shipped.source
+
+
+def test_a_missing_file_and_another_shape_are_refused(tmp_path):
+    with pytest.raises(UserError, match="there is no latency file"):
+        LatencyTable.load(tmp_path / "none.json")
+    (tmp_path / "bad.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="cannot read"):
+        LatencyTable.load(tmp_path / "bad.json")
+    with pytest.raises(UserError, match="made for 7 layers, but the model has 6"):
+        estimate(CIFAR).require_shape(replace(CIFAR, depth=6))

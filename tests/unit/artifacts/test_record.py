@@ -1,0 +1,82 @@
+"""Records of private runs: arithmetic, and the file."""
+
+import json
+
+import pytest
+
+from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.provenance import Environment
+from mpcvit.artifacts.record import BatchCost, OperationCost, RunRecord, SetUpCost, StageCost
+from mpcvit.errors import UserError
+
+
+def stage(name, factor):
+    return StageCost(
+        name=name,
+        sent_bytes=1000 * factor,
+        received_bytes=3000 * factor,
+        exchanges=10 * factor,
+        seconds=2.0 * factor,
+        compute_s=0.5 * factor,
+        operations=(
+            OperationCost(name="dot", executions=factor, sent_bytes=7, exchanges=2, seconds=0.1),
+        ),
+    )
+
+
+RECORD = RunRecord(
+    transport="simulator",
+    profile={"protocol": "SEMI2K"},
+    architecture="a" * 16,
+    program="b" * 16,
+    set_up=SetUpCost(connect_s=1.0, compile_s=2.0, weights_s=3.0, warm_up_s=4.0, received_bytes=5),
+    batches=(
+        BatchCost(images=2, stages=(stage("block 0", 1), stage("head", 2))),
+        BatchCost(images=1, stages=(stage("block 0", 3), stage("head", 4))),
+    ),
+    peak_bytes={"model owner": 1, "data owner": 2},
+    notes=("a note",),
+    environment=Environment(created="now", commit="c", versions={"spu": "0.9.5"}),
+)
+
+
+def test_totals():
+    assert RECORD.images == 3
+    assert RECORD.exchanges == 100
+    assert RECORD.sent_bytes == 10_000
+    assert RECORD.measured_s == 20.0
+    assert RECORD.set_up.seconds == 10.0
+
+
+def test_modelled_seconds():
+    network = Network(round_trip_ms=40.0, bandwidth_bytes_per_s=1e4)
+    # 100 exchanges of 20 ms, 30,000 bytes in the busier direction, 5 s of compute
+    assert RECORD.modelled_s(network) == pytest.approx(100 * 0.02 + 3.0 + 5.0)
+
+
+def test_stages_are_summed_over_batches():
+    block, head = RECORD.stages
+    assert (block.name, head.name) == ("block 0", "head")
+    assert block.exchanges == 40
+    assert block.operations[0].executions == 4
+    assert head.seconds == 12.0
+
+
+def test_round_trip(tmp_path):
+    RECORD.save(tmp_path / "record.json")
+    assert RunRecord.load(tmp_path / "record.json") == RECORD
+
+
+def test_what_is_no_record(tmp_path):
+    path = tmp_path / "record.json"
+    for text, expected in (
+        ("{", "is not valid JSON"),
+        ("{}", "its format is None"),
+        (json.dumps({**RECORD.to_dict(), "batches": 3}), "cannot be understood"),
+        (json.dumps({**RECORD.to_dict(), "new": 3}), "cannot be understood"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=expected):
+            RunRecord.load(path)
+    with pytest.raises(UserError, match="cannot read"):
+        RunRecord.load(tmp_path / "absent.json")

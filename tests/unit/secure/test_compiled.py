@@ -1,0 +1,134 @@
+"""Compiled stages: one for all that are identical, kept on disk, and never trusted when damaged."""
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.profile import load_profile
+from mpcvit.secure.card import ModelCard
+from mpcvit.secure.spu import compile as compiled
+from mpcvit.secure.spu.compile import compile_function, compile_network
+from tests.models import small_checkpoint, small_config
+
+ONE_LAYER = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+
+
+@pytest.fixture(autouse=True)
+def empty(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiled, "_in_memory", {})
+    monkeypatch.setattr(compiled, "_programs", {})
+    monkeypatch.setenv("MPCVIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "compiled"
+
+
+@pytest.fixture
+def count(monkeypatch):
+    compilations = []
+    compile_ = compiled._compile
+
+    def counted(*arguments):
+        compilations.append(arguments)
+        return compile_(*arguments)
+
+    monkeypatch.setattr(compiled, "_compile", counted)
+    return compilations
+
+
+def double(x):
+    return x + x
+
+
+def test_kept_and_read_again(empty, count, monkeypatch):
+    x = np.ones((2, 3), np.float32)
+    code = compile_function(double, x)
+    assert b"pphlo.add" in code
+    assert compile_function(lambda y: y + y, x) == code  # a name is no content
+    assert len(count) == 1
+    monkeypatch.setattr(compiled, "_in_memory", {})
+    assert compile_function(double, x) == code
+    assert len(count) == 1
+    assert len(list(empty.iterdir())) == 1
+    compile_function(double, np.ones((3, 2), np.float32))
+    assert len(count) == 2
+
+
+def test_a_damaged_entry_is_made_anew(empty, count, monkeypatch):
+    x = np.ones((2, 3), np.float32)
+    code = compile_function(double, x)
+    (entry,) = empty.iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+    monkeypatch.setattr(compiled, "_in_memory", {})
+    assert compile_function(double, x) == code
+    assert len(count) == 2
+
+
+def test_nowhere_to_keep_it(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MPCVIT_CACHE", str(tmp_path / "file"))
+    assert b"pphlo.add" in compile_function(double, jnp.ones(3))
+
+
+def test_identical_blocks_are_compiled_once(count):
+    scaling, relu = (
+        LayerArchitecture(heads=(kind,) * 3, mlp=MlpForm.FUSED)
+        for kind in (AttentionKind.SCALING, AttentionKind.RELU)
+    )
+    config = small_config(depth=3)
+    architecture = Architecture(layers=(scaling, relu, scaling))
+    card = ModelCard.of(small_checkpoint(config, architecture))
+    program = compile_network(card, load_profile("semi2k"), 1)
+    assert len(count) == 5  # embedding, two blocks of three, head, what is revealed
+    assert [stage.name for stage in program.stages] == [
+        *("embedding", "block 0", "block 1", "block 2", "head", "reveal")
+    ]
+    assert program.stages[1].code == program.stages[3].code
+    assert program.output_shape == (1, config.classes)
+    other = compile_network(card, load_profile("semi2k"), 2)
+    assert other.digest() != program.digest()
+    assert program.digest() == compile_network(card, load_profile("aby3"), 1).digest()
+
+
+def test_parties_in_one_process_trace_a_network_once(monkeypatch):
+    traced, stage_network = [], compiled.stage_network
+
+    def counted(*arguments):
+        traced.append(arguments)
+        return stage_network(*arguments)
+
+    monkeypatch.setattr(compiled, "stage_network", counted)
+    checkpoint = small_checkpoint(small_config(depth=1), ONE_LAYER)
+    profile, found = load_profile("semi2k"), []
+
+    def take_part():
+        card = ModelCard.from_dict(ModelCard.of(checkpoint).to_dict())  # as from a peer
+        found.append(compile_network(card, profile, 1))
+
+    parties = [threading.Thread(target=take_part) for _ in range(2)]
+    for party in parties:
+        party.start()
+    for party in parties:
+        party.join()
+    assert len(traced) == 1
+    assert found[0] == found[1]
+    compile_network(ModelCard.of(checkpoint), replace(profile, ring_bits=128), 1)
+    compile_network(ModelCard.of(checkpoint), profile, 2)
+    assert len(traced) == 3
+
+
+def test_a_process_keeps_few_networks(monkeypatch):
+    monkeypatch.setattr(compiled, "_MOST_PROGRAMS", 2)
+    card = ModelCard.of(small_checkpoint(small_config(depth=1), ONE_LAYER))
+    for batch in (1, 2, 3):
+        compile_network(card, load_profile("semi2k"), batch)
+    assert [batch for *_, batch in compiled._programs] == [2, 3]
+
+
+def test_a_party_imports_no_scipy():
+    code = "import sys, mpcvit.secure.parties.party; sys.exit('scipy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
