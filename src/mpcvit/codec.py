@@ -1,28 +1,34 @@
-"""Plain values, as TOML and JSON hold them, into frozen dataclasses and back.
+"""Plain values, as TOML and JSON hold them, into typed values and back.
 
-A section is a dataclass that validates itself on construction with `require`;
-what it refuses is reported with the key's path and, for a misspelling, the
-nearest valid name.
+Every file and every message passes here. A dataclass validates itself on
+construction with `require`. What it refuses is reported with the key's path
+and, for a misspelling, the nearest valid name.
 """
 
 import dataclasses
 import json
 import math
 import sys
+import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from mpcvit.errors import UserError, nearest
+from mpcvit.storage import read_json, write_text
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # spu has wheels for 3.10 too, which lacks tomllib
     import tomli as tomllib
 
-Section = TypeVar("Section")
+Value = TypeVar("Value")
+
+_FORMATS: dict[type, tuple[str, str]] = {}  # format and noun of registered types
+_TAGS: dict[type, str] = {}
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -38,21 +44,84 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise UserError(f"{path} is not valid TOML: {error}") from error
 
 
-def from_plain(section: type[Section], document: Any, origin: str) -> Section:
-    """Build a section from plain values, as TOML or JSON give them."""
-    return _build(section, document, "", origin)
+def encode(value: Any) -> Any:
+    """Return the plain values behind a value: the inverse of `decode`.
 
-
-def to_plain(value: Any) -> Any:
-    """The plain values behind a section: `from_plain`'s inverse."""
-    if dataclasses.is_dataclass(value):
+    >>> encode((Path("photo.png"), {"images": 2}))
+    ['photo.png', {'images': 2}]
+    """
+    if isinstance(value, SelfEncoded):
+        return value.encoded()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = (item.name for item in dataclasses.fields(value))
-        return {name: to_plain(getattr(value, name)) for name in names}
+        return {**_heading(type(value)), **{name: encode(getattr(value, name)) for name in names}}
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, tuple):
-        return [to_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {encode(key): encode(item) for key, item in value.items()}
     return value
+
+
+def decode(kind: type[Value], document: Any, where: str) -> Value:
+    """Return a value of a type from plain values, as TOML or JSON give them.
+
+    `where` names the document in what is refused.
+    """
+    return _convert(kind, document, "", where)
+
+
+@runtime_checkable
+class SelfEncoded(Protocol):
+    """A type with a plain form of its own, such as a name instead of a whole row."""
+
+    def encoded(self) -> Any: ...
+
+    @classmethod
+    def decoded(cls, document: Any, where: str) -> "SelfEncoded": ...
+
+
+def register(format: str, noun: str) -> Callable[[type[Value]], type[Value]]:
+    """Give a dataclass a file format; its documents then begin with `"format"`.
+
+    `noun` says what the file is, as in "a latency file".
+    """
+
+    def remember(kind: type[Value]) -> type[Value]:
+        _FORMATS[kind] = (format, noun)
+        return kind
+
+    return remember
+
+
+def tagged(tag: str) -> Callable[[type[Value]], type[Value]]:
+    """Name a dataclass that is one of several; its documents then begin with `"is"`."""
+
+    def remember(kind: type[Value]) -> type[Value]:
+        _TAGS[kind] = tag
+        return kind
+
+    return remember
+
+
+def save(path: Path, value: Any) -> None:
+    """Write a value of a registered type as a JSON file."""
+    write_text(path, json.dumps(encode(value), indent=2) + "\n")
+
+
+def load(kind: type[Value], path: Path) -> Value:
+    """Read the JSON file of a registered type."""
+    _, noun = _FORMATS[kind]
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"there is no {noun} {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the {noun} {path}: {error}") from error
+    return decode(kind, read_json(text, str(path)), str(path))
 
 
 class _RefusedError(UserError):
@@ -97,24 +166,41 @@ def override(document: dict[str, Any], assignment: str) -> None:
     section[path[-1]] = value
 
 
-def _build(cls: type[Section], document: Any, prefix: str, origin: str) -> Section:
+def _heading(kind: type) -> dict[str, str]:
+    """What a document of a type begins with."""
+    heading = {}
+    if kind in _FORMATS:
+        heading["format"] = _FORMATS[kind][0]
+    if kind in _TAGS:
+        heading["is"] = _TAGS[kind]
+    return heading
+
+
+def _build(cls: type[Value], document: Any, prefix: str, origin: str) -> Value:
+    if cls in _FORMATS:
+        format, noun = _FORMATS[cls]
+        version = document.get("format") if isinstance(document, Mapping) else None
+        if version != format:
+            subject = f"{origin}: '{prefix}'" if prefix else origin
+            raise UserError(
+                f"{subject} is not {_article(noun)}: its format is {version!r}, not {format!r}"
+            )
     if not isinstance(document, Mapping):
+        subject = f"'{prefix}'" if prefix else "it"
         raise UserError(
-            f"{origin}: '{prefix}' must be a section, not {json.dumps(document, default=str)}"
+            f"{origin}: {subject} must be a section, not {json.dumps(document, default=str)}"
         )
-    hints = typing.get_type_hints(cls)
-    fields = {item.name: item for item in dataclasses.fields(typing.cast(Any, cls))}
+    hints, heading = _hints(cls), _heading(cls)
+    fields = {item.name: item for item in dataclasses.fields(typing.cast(Any, cls)) if item.init}
     for key in document:
-        if key not in fields:
+        if key not in fields and key not in heading:
             known = [_join(prefix, name) for name in fields]
             path = _join(prefix, str(key))
             raise UserError(f"{origin}: unknown key '{path}'; {nearest(path, known)}")
     values: dict[str, Any] = {}
     for name, item in fields.items():
         path = _join(prefix, name)
-        if name in document and item.default == () and document[name] in ([], ()):
-            values[name] = ()  # empty where nothing is expected unless given
-        elif name in document:
+        if name in document:
             values[name] = _convert(hints[name], document[name], path, origin)
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             kind = "section" if dataclasses.is_dataclass(hints[name]) else "key"
@@ -125,42 +211,82 @@ def _build(cls: type[Section], document: Any, prefix: str, origin: str) -> Secti
         raise UserError(f"{origin}: '{_join(prefix, refusal.key)}' {refusal.reason}") from None
 
 
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _convert(hint: Any, value: Any, path: str, origin: str) -> Any:
+    if hint is Any:
+        return value
+    subject = f"{origin}: '{path}'" if path else origin
+    if isinstance(hint, type) and issubclass(hint, SelfEncoded):
+        return hint.decoded(value, subject)
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type, hint), value, path, origin)
     if isinstance(hint, type) and issubclass(hint, Enum):
         names = [member.value for member in hint]
         if value not in names:
-            raise UserError(f"{origin}: '{path}' cannot be {value!r}; {nearest(str(value), names)}")
+            raise UserError(f"{subject} cannot be {value!r}; {nearest(str(value), names)}")
         return hint(value)
-    if typing.get_origin(hint) is tuple:
-        return _convert_tuple(hint, value, path, origin)
+    outer = typing.get_origin(hint)
+    if outer in (typing.Union, types.UnionType):
+        return _convert_union(typing.get_args(hint), value, path, origin)
+    if outer in (tuple, list, Sequence):
+        return _convert_items(hint, value, path, origin)
+    if outer in (dict, Mapping):
+        return _convert_mapping(typing.get_args(hint), value, path, origin)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is float and number:
         if not math.isfinite(value):
-            raise UserError(f"{origin}: '{path}' must be finite, not {value}")
+            raise UserError(f"{subject} must be finite, not {value}")
         return float(value)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
     if type(value) is hint:
         return value
-    raise UserError(
-        f"{origin}: '{path}' must be {_name_hint(hint)}, not {json.dumps(value, default=str)}"
-    )
+    raise UserError(f"{subject} must be {_name_hint(hint)}, not {_shown(value)}")
 
 
-def _convert_tuple(hint: Any, value: Any, path: str, origin: str) -> tuple[Any, ...]:
-    items = typing.get_args(hint)
+def _convert_union(hints: tuple[Any, ...], value: Any, path: str, origin: str) -> Any:
+    if value is None and type(None) in hints:
+        return None
+    members = [hint for hint in hints if hint is not type(None)]
+    if len(members) == 1:
+        return _convert(members[0], value, path, origin)
+    by_tag = {_TAGS.get(member): member for member in members}
+    assert None not in by_tag, f"every member of {members} needs a tag"
+    tag = value.get("is") if isinstance(value, Mapping) else None
+    if tag not in by_tag:
+        subject = f"{origin}: '{path}'" if path else origin
+        known = ", ".join(sorted(str(name) for name in by_tag))
+        raise UserError(f"{subject} must be one of {known}, not {_shown(tag or value)}")
+    return _build(by_tag[tag], value, path, origin)
+
+
+def _convert_items(hint: Any, value: Any, path: str, origin: str) -> Any:
+    outer, items = typing.get_origin(hint), typing.get_args(hint)
     if not isinstance(value, (list, tuple)):
-        raise UserError(f"{origin}: '{path}' must be a list, not {json.dumps(value, default=str)}")
-    if items[-1] is Ellipsis:
+        raise UserError(f"{origin}: '{path}' must be a list, not {_shown(value)}")
+    if outer is not tuple or items[-1] is Ellipsis:
         items = (items[0],) * len(value)
-    if len(items) != len(value) or not value:
-        raise UserError(
-            f"{origin}: '{path}' must have {len(items) or 'some'} entries, not {len(value)}"
-        )
-    return tuple(
+    if len(items) != len(value):
+        raise UserError(f"{origin}: '{path}' must have {len(items)} entries, not {len(value)}")
+    converted = (
         _convert(item, entry, f"{path}[{index}]", origin)
         for index, (item, entry) in enumerate(zip(items, value, strict=True))
     )
+    return list(converted) if outer is list else tuple(converted)
+
+
+def _convert_mapping(hints: tuple[Any, Any], value: Any, path: str, origin: str) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        subject = f"{origin}: '{path}'" if path else origin
+        raise UserError(f"{subject} must be an object, not {_shown(value)}")
+    return {
+        _convert(hints[0], key, path, origin): _convert(hints[1], item, _join(path, key), origin)
+        for key, item in value.items()
+    }
 
 
 def _join(prefix: str, key: str) -> str:
@@ -168,5 +294,19 @@ def _join(prefix: str, key: str) -> str:
 
 
 def _name_hint(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    names = {
+        **{int: "a whole number", float: "a number", str: "a string", bool: "true or false"},
+        dict: "an object",
+        list: "a list",
+    }
     return names.get(hint, str(hint))
+
+
+def _shown(value: Any) -> str:
+    """A refused value, short enough for a sentence."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"

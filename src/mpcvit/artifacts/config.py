@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 
 from mpcvit.artifacts.architecture import ActivationGranularity, AttentionKind, Granularity
-from mpcvit.codec import from_plain, override, read_toml, require
+from mpcvit.codec import decode, override, read_toml, require
 
 
 class DataSource(str, Enum):
@@ -85,6 +85,7 @@ class DataConfig:
     workers: int = -1  # processes that augment; -1: one per spare core, at most 8
 
     def __post_init__(self) -> None:
+        require(len(self.mean) > 0, "mean", "must have an entry for each channel")
         require(len(self.mean) == len(self.std), "std", "must be as long as data.mean")
         require(all(value > 0 for value in self.std), "std", "must be positive")
         require(0 < self.eval_crop <= 1, "eval_crop", "must lie in (0, 1]")
@@ -349,4 +350,4 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     document = read_toml(path, "config file")
     for assignment in overrides:
         override(document, assignment)
-    return from_plain(Config, document, str(path))
+    return decode(Config, document, str(path))

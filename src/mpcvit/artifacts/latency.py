@@ -16,7 +16,7 @@ from typing import Any
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Network
-from mpcvit.codec import from_plain, to_plain
+from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError, nearest
 from mpcvit.storage import read_json, write_text
 
@@ -159,7 +159,7 @@ class LatencyTable:
         return {
             "format": FORMAT,
             "source": self.source,
-            "network": to_plain(self.network),
+            "network": encode(self.network),
             "heads": self.heads,
             "tokens": self.tokens,
             "rest": asdict(self.rest),
@@ -181,9 +181,7 @@ class LatencyTable:
             raise UserError(
                 f"{origin} is not a latency file: its format is {found!r}, not {FORMAT!r}"
             )
-        document = from_plain(
-            _Document, {k: document[k] for k in document if k != "format"}, origin
-        )
+        document = decode(_Document, {k: document[k] for k in document if k != "format"}, origin)
         layers = tuple(
             LayerCosts(
                 attention=_decode_choices(AttentionKind, layer, "attention", index, origin),
@@ -234,5 +232,5 @@ def _decode_choices(
     for name, cost in layer[key].items():
         if name not in known:
             raise UserError(f"{where}: unknown {name!r}; {nearest(name, list(known))}")
-        decoded[known[name]] = from_plain(ChoiceCost, cost, f"{where}.{name}")
+        decoded[known[name]] = decode(ChoiceCost, cost, f"{where}.{name}")
     return decoded

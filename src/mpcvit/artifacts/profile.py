@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from mpcvit.codec import from_plain, read_toml, require, to_plain
+from mpcvit.codec import decode, encode, read_toml, require
 from mpcvit.errors import UserError, nearest
 
 SHIPPED = Path(__file__).parent / "profiles"
@@ -189,7 +189,7 @@ class Profile:
 
     def agreed(self) -> dict[str, Any]:
         """What the parties must have in common."""
-        plain = to_plain(self)
+        plain = encode(self)
         return {name: plain[name] for name in _AGREED}
 
 
@@ -213,7 +213,7 @@ def load_profile(source: str | Path | Profile) -> Profile:
     path = _find(Path(source))
     document = read_toml(path, "profile")
     try:
-        return from_plain(Profile, document, str(path))
+        return decode(Profile, document, str(path))
     except UserError as error:
         message = str(error)
         raise UserError(message if str(path) in message else f"{path}: {message}") from None

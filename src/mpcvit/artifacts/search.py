@@ -8,7 +8,7 @@ from typing import Any
 from mpcvit.artifacts.config import ModelConfig, SearchConfig
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import SEARCH_FILE, Provenance
-from mpcvit.codec import from_plain, to_plain
+from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 from mpcvit.storage import read_json, write_text
 
@@ -42,8 +42,8 @@ class SearchResult:
     def save(self, path: Path) -> None:
         document = {
             "format": FORMAT,
-            "model": to_plain(self.model),
-            "search": to_plain(self.search),
+            "model": encode(self.model),
+            "search": encode(self.search),
             "alpha": self.alpha,
             "beta": self.beta,
             "latency": self.latency.to_document(),
@@ -68,8 +68,8 @@ class SearchResult:
             raise UserError(f"{path} is not a search: its format is {found!r}, not {FORMAT!r}")
         try:
             return cls(
-                model=from_plain(ModelConfig, document["model"], f"{path}: model"),
-                search=from_plain(SearchConfig, document["search"], f"{path}: search"),
+                model=decode(ModelConfig, document["model"], f"{path}: model"),
+                search=decode(SearchConfig, document["search"], f"{path}: search"),
                 alpha=_decode(document["alpha"], 3),
                 beta=_decode(document["beta"], 2),
                 latency=LatencyTable.from_document(document["latency"], f"{path}: latency"),

@@ -16,7 +16,7 @@ from mpcvit.artifacts.provenance import Environment
 from mpcvit.artifacts.record import StageCost
 from mpcvit.bench.lowered import lower_like
 from mpcvit.bench.networks import random_checkpoint, random_images
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.errors import UserError
 from mpcvit.lowering.fold import lowered_form
 from mpcvit.lowering.program import Model, SecureProgram
@@ -167,8 +167,8 @@ def _table(
         layers=layers,
         rest=rest,
         details={
-            "model": to_plain(model),
-            "profile": to_plain(profile),
+            "model": encode(model),
+            "profile": encode(profile),
             "environment": vars(Environment.here()),
             **({"warning": profile.warning} if profile.warning else {}),
         },

@@ -19,7 +19,7 @@ from mpcvit.artifacts.profile import Network, Profile, Protocol, Truncation
 from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
 from mpcvit.bench.secure import here
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.errors import UserError, nearest
 from mpcvit.lowering.engine import DESCRIPTION, EngineChoice, choose_engine
 from mpcvit.lowering.fold import fold
@@ -209,7 +209,7 @@ def read_example(path: Path) -> Example:
         return Example(
             architecture=Architecture.from_document(document["architecture"], str(place)),
             # of an example only the stand-ins matter, and older files hold no more
-            plan=Plan.from_dict({"trust": to_plain(Trust()), **document["plan"]}),
+            plan=Plan.from_dict({"trust": encode(Trust()), **document["plan"]}),
         )
     except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise UserError(f"{place} holds no plan; mpcvit lower writes one") from error

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from mpcvit.artifacts.config import ModelConfig
-from mpcvit.codec import from_plain
+from mpcvit.codec import decode
 
 # PyTorch is no dependency: it is looked up by name, and only in this process.
 torch: Any = importlib.import_module("torch")
@@ -67,7 +67,7 @@ class Vit(nn.Module):
 
 def main() -> None:
     request = json.loads(sys.stdin.readline())
-    config = from_plain(ModelConfig, request["model"], "model")
+    config = decode(ModelConfig, request["model"], "model")
     batch_size = request["batch_size"]
     torch.set_num_threads(request["threads"])
     torch.manual_seed(0)

@@ -22,7 +22,7 @@ import numpy as np
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import Environment
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch, Split, TrainBatches
 from mpcvit.errors import UserError
@@ -131,7 +131,7 @@ class _TorchStep:
         self._send(
             json.dumps(
                 {
-                    "model": to_plain(config.model),
+                    "model": encode(config.model),
                     "batch_size": config.train.batch_size,
                     "threads": len(os.sched_getaffinity(0)),
                 }

@@ -143,17 +143,17 @@ def _tell(
     saved: "list[dict[str, Any]] | None" = None,
     guard_cost: "GuardCost | None" = None,
 ) -> None:
-    from mpcvit.codec import to_plain
+    from mpcvit.codec import encode
 
-    rows, engine = _rows(program), to_plain(program.engine)
+    rows, engine = _rows(program), encode(program.engine)
     if as_json:
         print_json(
             {
                 "digest": program.digest(),
                 "engine": engine,
-                "calibration": to_plain(program.calibration),
-                "passes": to_plain(program.plan.passes),
-                "trust": to_plain(program.plan.trust),
+                "calibration": encode(program.calibration),
+                "passes": encode(program.plan.passes),
+                "trust": encode(program.plan.trust),
                 **({} if guard_cost is None else {"guard_costs": str(guard_cost)}),
                 "stand_ins": rows,
                 "scripts": [

@@ -114,18 +114,18 @@ def show(model_file: ModelFile, as_json: AsJson = False) -> None:
 
     Example: mpcvit show runs/digits/model.safetensors
     """
-    from mpcvit.codec import to_plain
+    from mpcvit.codec import encode
     from mpcvit.model.checkpoint import Checkpoint
 
     checkpoint = Checkpoint.load(model_file)
     sizes = _parameters_by_part(checkpoint)
-    model, provenance = to_plain(checkpoint.model), checkpoint.provenance.to_dict()
+    model, provenance = encode(checkpoint.model), checkpoint.provenance.to_dict()
     if as_json:
         print_json(
             {
                 "model": model,
-                "architecture": to_plain(checkpoint.architecture),
-                "data": to_plain(checkpoint.data),
+                "architecture": encode(checkpoint.architecture),
+                "data": encode(checkpoint.data),
                 "classes": list(checkpoint.classes),
                 "parameters": sizes,
                 "provenance": provenance,

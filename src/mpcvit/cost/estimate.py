@@ -14,7 +14,7 @@ from mpcvit.artifacts.architecture import AttentionKind, MlpForm
 from mpcvit.artifacts.config import Activation, ModelConfig, NormForm
 from mpcvit.artifacts.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
 from mpcvit.artifacts.profile import Network
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 
 SOURCE = (
     "modelled from counts per operation (SPU 0.9.5, SEMI-2K, 64-bit ring, 18 fraction bits); "
@@ -74,7 +74,7 @@ def estimate(model: ModelConfig, network: Network = WAN) -> LatencyTable:
         tokens=tokens,
         layers=(layer,) * model.depth,
         rest=rest,
-        details={"model": to_plain(model)},
+        details={"model": encode(model)},
     )
 
 

@@ -17,7 +17,7 @@ from mpcvit.artifacts.config import Config, ModelConfig, load_config
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import MODEL_FILE, SEARCH_FILE, STATE_FILE, Environment, Provenance
 from mpcvit.artifacts.search import SearchResult
-from mpcvit.codec import from_plain, to_plain
+from mpcvit.codec import decode, encode
 from mpcvit.data import Dataset
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import Experiment, Length
@@ -131,7 +131,7 @@ class Workshop:
 
     def search_run(self, recipe: SearchRecipe, seed: int) -> SearchRun:
         result = self.search(recipe, seed)
-        config = from_plain(Config, result.provenance.config, recipe.name)
+        config = decode(Config, result.provenance.config, recipe.name)
         return SearchRun(recipe=recipe, config=config, result=result)
 
     def derive(self, derivation: Derivation, seed: int) -> Architecture:
@@ -152,7 +152,7 @@ class Workshop:
             checkpoint = self._untrained(recipe, seed)
         return NetworkRun(
             recipe=recipe,
-            config=from_plain(Config, checkpoint.provenance.config, recipe.name),
+            config=decode(Config, checkpoint.provenance.config, recipe.name),
             network=NetworkRow.of(recipe.name, checkpoint, self.price(checkpoint.model)),
             architecture=checkpoint.architecture,
             provenance=checkpoint.provenance,
@@ -216,10 +216,10 @@ class Workshop:
         """Refuse a run that was made otherwise; `sections` are those that only its stage reads."""
 
         def known_by(one: Config, data_fingerprint: str) -> dict[str, Any]:
-            own = {name: to_plain(getattr(one, name)) for name in sections}
+            own = {name: encode(getattr(one, name)) for name in sections}
             return identify(one, {"data_fingerprint": data_fingerprint, **own})
 
-        was = known_by(from_plain(Config, before.config, str(folder)), before.data_fingerprint)
+        was = known_by(decode(Config, before.config, str(folder)), before.data_fingerprint)
         now = known_by(config, self.dataset.fingerprint)
         if was != now:
             raise UserError(
@@ -247,7 +247,7 @@ class Workshop:
             provenance=Provenance(
                 origin="diverged",
                 environment=Environment.here(),
-                config=to_plain(config),
+                config=encode(config),
                 data_fingerprint=self.dataset.fingerprint,
             ),
         )

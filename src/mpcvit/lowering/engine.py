@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpcvit.artifacts.profile import Dealer, Profile, Protocol, Truncation
-from mpcvit.codec import from_plain
+from mpcvit.codec import decode
 from mpcvit.errors import UserError
 from mpcvit.storage import read_json
 
@@ -50,7 +50,7 @@ def read_engine(folder: Path) -> EngineChoice:
     place = folder / DESCRIPTION
     try:
         document = read_json(place.read_text(encoding="utf-8"), str(place))
-        return from_plain(EngineChoice, document["engine"], str(place))
+        return decode(EngineChoice, document["engine"], str(place))
     except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise UserError(f"{folder} holds no program: cannot read {place}") from error
 

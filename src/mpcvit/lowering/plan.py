@@ -8,7 +8,7 @@ from typing import Any
 from jax import Array
 
 from mpcvit.artifacts.config import Activation
-from mpcvit.codec import from_plain, to_plain
+from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximation import Approximation, read_number, read_numbers
 from mpcvit.lowering.even_chain import EvenChain
@@ -124,8 +124,8 @@ class Plan:
                 {name: _encode(own) for name, own in vars(layer).items()} for layer in self.layers
             ],
             "norm": _encode(self.norm),
-            "passes": to_plain(self.passes),
-            "trust": to_plain(self.trust),
+            "passes": encode(self.passes),
+            "trust": encode(self.trust),
         }
 
     @classmethod
@@ -150,8 +150,8 @@ class Plan:
                 for layer in layers
             ),
             norm=_decode(document["norm"], InverseRoot),
-            passes=from_plain(Passes, document["passes"], "passes"),
-            trust=from_plain(Trust, document["trust"], "trust"),
+            passes=decode(Passes, document["passes"], "passes"),
+            trust=decode(Trust, document["trust"], "trust"),
         )
 
 

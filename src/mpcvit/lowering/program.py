@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.provenance import Provenance
-from mpcvit.codec import from_plain, to_plain
+from mpcvit.codec import decode, encode
 from mpcvit.data import make_inputs
 from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
@@ -183,19 +183,19 @@ class SecureProgram:
     def _public(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
-            "model": to_plain(self.model),
+            "model": encode(self.model),
             "architecture": read_json(self.architecture.to_json(), "architecture"),
-            "data": to_plain(replace(self.data, path="")),
+            "data": encode(replace(self.data, path="")),
             "classes": list(self.classes),
             "plan": self.plan.to_dict(),
-            "engine": to_plain(self.engine),
+            "engine": encode(self.engine),
         }
 
     def save(self, folder: Path) -> None:
         tensors = flatten_parameters(self.parameters)
         document = {
             **self._public(),
-            "calibration": to_plain(self.calibration),
+            "calibration": encode(self.calibration),
             "provenance": self.provenance.to_dict(),
             "scripts": scripts_to_plain(self.scripts),
             "weights": digest(tensors),
@@ -224,13 +224,13 @@ class SecureProgram:
             raise UserError(f"{folder} is damaged: its weights do not match their digest")
         try:
             return cls(
-                model=from_plain(ModelConfig, document["model"], "model"),
+                model=decode(ModelConfig, document["model"], "model"),
                 architecture=Architecture.from_document(document["architecture"], "architecture"),
-                data=from_plain(DataConfig, document["data"], "data"),
+                data=decode(DataConfig, document["data"], "data"),
                 classes=tuple(str(name) for name in document["classes"]),
                 plan=Plan.from_dict(document["plan"]),
-                engine=from_plain(EngineChoice, document["engine"], "engine"),
-                calibration=from_plain(Calibration, document["calibration"], "calibration"),
+                engine=decode(EngineChoice, document["engine"], "engine"),
+                calibration=decode(Calibration, document["calibration"], "calibration"),
                 parameters=unflatten_dict(tensors, sep="."),
                 provenance=Provenance.from_dict(document["provenance"]),
                 scripts=scripts_from_plain(document.get("scripts", {})),

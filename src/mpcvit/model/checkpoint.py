@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.provenance import Provenance
-from mpcvit.codec import from_plain, to_plain
+from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 from mpcvit.model.vit import init_parameters
 from mpcvit.storage import read_json, replacing
@@ -61,9 +61,9 @@ class Checkpoint:
         data = replace(self.data, path="")
         metadata = {
             "format": FORMAT,
-            "model": json.dumps(to_plain(self.model)),
+            "model": json.dumps(encode(self.model)),
             "architecture": self.architecture.to_json(),
-            "data": json.dumps(to_plain(data)),
+            "data": json.dumps(encode(data)),
             "classes": json.dumps(self.classes),
             "provenance": json.dumps(self.provenance.to_dict()),
             "digest": digest(tensors),
@@ -96,12 +96,12 @@ class Checkpoint:
 
         try:
             return cls(
-                model=part("model", lambda document: from_plain(ModelConfig, document, "model")),
+                model=part("model", lambda document: decode(ModelConfig, document, "model")),
                 architecture=part(
                     "architecture",
                     lambda document: Architecture.from_document(document, "architecture"),
                 ),
-                data=part("data", lambda document: from_plain(DataConfig, document, "data")),
+                data=part("data", lambda document: decode(DataConfig, document, "data")),
                 classes=part("classes", lambda names: tuple(str(name) for name in names)),
                 parameters=unflatten_dict(tensors, sep="."),
                 provenance=part("provenance", Provenance.from_dict),

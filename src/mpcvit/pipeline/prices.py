@@ -11,7 +11,7 @@ from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.profile import Profile, Protocol
 from mpcvit.artifacts.provenance import content_digest
 from mpcvit.bench.latency import Progress, measure_latency
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.cost.estimate import estimate
 from mpcvit.experiments.run import Price
 from mpcvit.pipeline.kept import make_once
@@ -39,8 +39,8 @@ def price_once(
             measure_latency(model, profile, tuple(kinds), progress).save(path)
 
     made_from = {
-        "model": to_plain(model),
-        "profile": to_plain(profile),
+        "model": encode(model),
+        "profile": encode(profile),
         "kinds": sorted(kind.value for kind in kinds),
         "version": __version__,
         "counting": _COUNTING,
@@ -53,7 +53,7 @@ def measured_prices(folder: Path, profile: Profile, progress: Progress) -> Price
 
     def price(model: ModelConfig) -> LatencyTable:
         model = replace(model, attention=AttentionKind.SOFTMAX)  # changes no price
-        name = content_digest({"model": to_plain(model), "counting": _COUNTING})
+        name = content_digest({"model": encode(model), "counting": _COUNTING})
         path = folder / f"{name}.json"
         price_once(path, model, profile, tuple(AttentionKind), progress)
         return LatencyTable.load(path)

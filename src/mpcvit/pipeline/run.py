@@ -17,7 +17,7 @@ import jax
 from mpcvit import __version__
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import MODEL_FILE, write_rows
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.data import spread
 from mpcvit.errors import UserError
 from mpcvit.experiments.recipes import HEAD_SEARCH, SOFTMAX, Recipe
@@ -217,7 +217,7 @@ class Pipeline:
     def _made_from(self, recipe: Recipe) -> dict[str, Any]:
         return {
             "model": _digest(self.run_folder(recipe) / MODEL_FILE),
-            "profile": to_plain(self.plan.profile),
+            "profile": encode(self.plan.profile),
             "version": __version__,
         }
 

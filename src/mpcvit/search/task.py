@@ -14,7 +14,7 @@ from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import SEARCH_FILE, Environment, Provenance, content_digest
 from mpcvit.artifacts.search import SearchResult
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.data import Batch, Dataset
 from mpcvit.model.vit import ViT, init_parameters
 from mpcvit.search.objective import Prices, expected_seconds
@@ -55,7 +55,7 @@ class Search:
 
     def subject(self) -> dict[str, Any]:
         return {
-            "search": to_plain(self.config.search),
+            "search": encode(self.config.search),
             "latency": content_digest(self.latency.to_document()),
             "data_fingerprint": self.data_fingerprint,
         }
@@ -116,7 +116,7 @@ class Search:
             provenance=Provenance(
                 origin="searched",
                 environment=Environment.here(),
-                config=to_plain(self.config),
+                config=encode(self.config),
                 data_fingerprint=self.data_fingerprint,
                 metrics=evaluation.as_metrics(),
             ),

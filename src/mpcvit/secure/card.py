@@ -6,7 +6,7 @@ from typing import Any
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.record import Reveal
-from mpcvit.codec import from_plain, to_plain
+from mpcvit.codec import decode, encode
 from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.functions import functions_of
@@ -64,9 +64,9 @@ class ModelCard:
     def to_dict(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
-            "model": to_plain(self.model),
+            "model": encode(self.model),
             "architecture": read_json(self.architecture.to_json(), "architecture"),
-            "data": to_plain(self.data),
+            "data": encode(self.data),
             "classes": list(self.classes),
             "plan": None if self.plan is None else self.plan.to_dict(),
             "scripts": scripts_to_plain(self.scripts),
@@ -80,9 +80,9 @@ class ModelCard:
             if document["format"] != FORMAT:
                 raise UserError(f"its format is {document['format']!r}, not {FORMAT!r}")
             card = cls(
-                model=from_plain(ModelConfig, document["model"], "model"),
+                model=decode(ModelConfig, document["model"], "model"),
                 architecture=Architecture.from_document(document["architecture"], "architecture"),
-                data=from_plain(DataConfig, document["data"], "data"),
+                data=decode(DataConfig, document["data"], "data"),
                 classes=tuple(str(name) for name in document["classes"]),
                 plan=None if document["plan"] is None else Plan.from_dict(document["plan"]),
                 scripts=scripts_from_plain(document["scripts"]),

@@ -12,7 +12,7 @@ from spu import libspu
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile, Protocol
 from mpcvit.artifacts.record import StageCost, stage_from_dict
-from mpcvit.codec import from_plain, to_plain
+from mpcvit.codec import decode, encode
 from mpcvit.secure.components import Component, find_component
 from mpcvit.secure.parties.events import Journal
 from mpcvit.secure.parties.roles import Role, roles_of
@@ -44,7 +44,7 @@ def probe(function: Callable[..., Any], inputs: Sequence[np.ndarray], profile: P
 
 def probe_apart(name: str, model: ModelConfig, profile: Profile) -> StageCost:
     """Run a component in processes through the profile's network."""
-    own = {"component": name, "shape": to_plain(model)}
+    own = {"component": name, "shape": encode(model)}
     journal = Journal()
     run_processes(dict.fromkeys(roles_of(profile.protocol), own), profile, journal)
     return stage_from_dict(journal.find(Role.DATA_OWNER, "probed")["cost"])
@@ -54,7 +54,7 @@ def measure_component(
     channel: Channel, profile: Profile, name: str, shape: Any, report: Report
 ) -> None:
     """One party's side of `probe_apart`."""
-    component = find_component(name, from_plain(ModelConfig, shape, "shape"))
+    component = find_component(name, decode(ModelConfig, shape, "shape"))
     found = _take_part(channel, component, profile)
     if found is not None:
         report({"event": "probed", "cost": asdict(found.cost)})

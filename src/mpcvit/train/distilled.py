@@ -12,7 +12,7 @@ import numpy as np
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import MODEL_FILE
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.data import Batch, Dataset, Split, eval_batches
 from mpcvit.errors import UserError
 from mpcvit.model.checkpoint import Checkpoint
@@ -50,7 +50,7 @@ class Distilled(Supervised):
         return {
             **super().subject(),
             "teacher": self.taught_by,
-            "distill": to_plain(self.config.distill),
+            "distill": encode(self.config.distill),
         }
 
     def init(self, seed: int) -> Any:

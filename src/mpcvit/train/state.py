@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from mpcvit.artifacts.config import Config
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.errors import UserError
 from mpcvit.model.checkpoint import digest, read_tensors
 from mpcvit.storage import read_json, replacing
@@ -68,7 +68,7 @@ def identify(config: Config, subject: dict[str, Any]) -> dict[str, Any]:
     fingerprint. And not how others search or distil: a task that does has these
     settings in its subject.
     """
-    plain = to_plain(config)
+    plain = encode(config)
     for section, key in (
         *(("data", "path"), ("data", "source"), ("data", "train_images"), ("data", "workers")),
         *(("train", "eval_batch_size"), ("train", "checkpoint_every_minutes")),

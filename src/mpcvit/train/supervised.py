@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import MODEL_FILE, Environment, Provenance
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.data import Batch, Dataset
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import ViT, init_parameters
@@ -81,7 +81,7 @@ class Supervised:
             provenance=Provenance(
                 origin=self.origin,
                 environment=Environment.here(),
-                config=to_plain(self.config),
+                config=encode(self.config),
                 data_fingerprint=self.data_fingerprint,
                 teacher=self.taught_by,
                 metrics=evaluation.as_metrics(),

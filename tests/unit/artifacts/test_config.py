@@ -6,7 +6,7 @@ import pytest
 
 from mpcvit.artifacts.architecture import AttentionKind
 from mpcvit.artifacts.config import Config, ModelConfig, load_config
-from mpcvit.codec import from_plain, to_plain
+from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -17,7 +17,7 @@ TINY = CONFIGS / "digits-tiny.toml"
 def test_shipped_configs_load_and_round_trip(path):
     config = load_config(path)
     assert config.name == path.stem
-    assert from_plain(Config, to_plain(config), "again") == config
+    assert decode(Config, encode(config), "again") == config
 
 
 def test_the_papers_shapes():

@@ -12,7 +12,7 @@ from mpcvit.artifacts.profile import (
     load_profile,
     shipped_profiles,
 )
-from mpcvit.codec import from_plain, to_plain
+from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 
 
@@ -31,7 +31,7 @@ def test_every_shipped_profile(name):
     profile = load_profile(name)
     assert load_profile(f"profiles/{name}.toml") == profile
     assert load_profile(profile) is profile
-    assert from_plain(Profile, to_plain(profile), "again") == profile
+    assert decode(Profile, encode(profile), "again") == profile
     assert name.split("-")[0].upper() == profile.protocol.value
     assert profile.network.is_emulated == name.endswith(("-lan", "-wan"))
 

@@ -10,7 +10,7 @@ from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArch
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.provenance import Provenance, write_rows
 from mpcvit.artifacts.record import BatchCost
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from tests.models import small_checkpoint, small_config
 from tests.unit.artifacts.test_record import RECORD, stage
 from tests.unit.search.test_derive import ALPHA, make_result
@@ -43,7 +43,7 @@ def mixed():
 
 
 def record(**changes):
-    profile = to_plain(load_profile("semi2k-wan"))
+    profile = encode(load_profile("semi2k-wan"))
     batch = BatchCost(images=2, stages=(stage("block 0", 1), stage("block 1", 2), stage("head", 3)))
     made = replace(
         RECORD, transport="processes", profile=profile, batches=(batch,), notes=("beware <b>",)

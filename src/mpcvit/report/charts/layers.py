@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from mpcvit.artifacts.latency import WAN
 from mpcvit.artifacts.profile import Network, Protocol
 from mpcvit.artifacts.record import RunRecord, StageCost
-from mpcvit.codec import from_plain
+from mpcvit.codec import decode
 from mpcvit.report.charts.chart import Origin, Point, Series, XYChart, hues
 from mpcvit.report.findings import Findings, TableKind
 
@@ -133,5 +133,5 @@ def network_of(record: RunRecord) -> Network | None:
     """
     if record.profile["protocol"] == Protocol.CHEETAH.value:
         return None
-    own = from_plain(Network, record.profile["network"], "network")
+    own = decode(Network, record.profile["network"], "network")
     return own if own.is_emulated else WAN

@@ -14,7 +14,7 @@ from mpcvit.artifacts.record import (
     StageCost,
     stage_from_dict,
 )
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.secure.parties.roles import Role
 
 Event = dict[str, Any]
@@ -69,7 +69,7 @@ def make_record(
     notes = [profile.warning] if profile.warning else []
     return RunRecord(
         transport=transport,
-        profile=to_plain(profile),
+        profile=encode(profile),
         architecture=prepared["architecture"],
         program=prepared["program"],
         form=prepared["form"],

@@ -23,7 +23,7 @@ import numpy as np
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import Reveal
-from mpcvit.codec import from_plain
+from mpcvit.codec import decode
 from mpcvit.data import make_inputs
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
@@ -86,7 +86,7 @@ def take_part(
     The link ends when nobody holds the channel any more.
     """
     role = Role(job["role"])
-    profile = from_plain(Profile, meeting["profile"], "profile")
+    profile = decode(Profile, meeting["profile"], "profile")
     started = time.perf_counter()
     channel = connect(
         role,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mpcvit.artifacts.profile import Dealer, Profile
-from mpcvit.codec import to_plain
+from mpcvit.codec import encode
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from mpcvit.data.cache import CACHE_VARIABLE, default_folder
 from mpcvit.dealer.errors import DealerError
@@ -187,7 +187,7 @@ class PartyProcess:
             else:
                 addresses[role] = address
         self._tell(
-            {"addresses": addresses, "session": session, "profile": to_plain(profile), **terms}
+            {"addresses": addresses, "session": session, "profile": encode(profile), **terms}
         )
 
     def _tell(self, document: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from mpcvit.codec import from_plain, to_plain
+from mpcvit import codec
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import EngineChoice
 from mpcvit.secure.errors import PartyError
@@ -102,7 +102,7 @@ def encode(message: Hello | Join | Answer | Word) -> bytes:
 def _plain(message: Hello | Join | Answer | Word) -> dict[str, Any]:
     if isinstance(message, Hello):
         return {**asdict(message), "terms": dict(message.terms)}
-    document = to_plain(message)
+    document = codec.encode(message)
     if isinstance(message, Answer | Word):
         document["reason"] = message.reason[:_MAX_REASON]  # a peer takes no longer one
     return document
@@ -141,7 +141,7 @@ def decode_answer(document: dict[str, Any]) -> Answer:
     try:
         verdict = Verdict(document.get("verdict"))
         if engine is not None:
-            engine = from_plain(EngineChoice, engine, "engine")
+            engine = codec.decode(EngineChoice, engine, "engine")
         if address != "":
             _require_address(address)
     except (ValueError, TypeError, ArithmeticError, RecursionError, UserError):
