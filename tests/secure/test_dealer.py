@@ -16,15 +16,14 @@ from mpcvit.bench import dealer as bench
 from mpcvit.bench.networks import random_checkpoint
 from mpcvit.classifier import Classifier
 from mpcvit.dealer.errors import DealerError
-from mpcvit.dealer.gateway import Conductor, Gateway, Recorder, zeros
+from mpcvit.dealer.gateway import Gateway, Recorder, ScriptFollower, zeros
 from mpcvit.dealer.script import Kind, Script, Step, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.dealing import endpoint as dealer_place
 from mpcvit.secure.dealing import party as dealing
-from mpcvit.secure.dealing import rehearsal
-from mpcvit.secure.dealing import spu_settings as desk
+from mpcvit.secure.dealing import rehearsal, spu_settings
 from mpcvit.secure.probe import probe
 from mpcvit.secure.spu.compile import compile_network
 from tests.models import random_pixels, small_checkpoint, small_config
@@ -177,7 +176,7 @@ def test_a_script_that_is_not_the_programs(program, name, monkeypatch):
     steps, message, reached = made_up(script)[name]
     answered = []
 
-    class Watched(Conductor):
+    class Watched(ScriptFollower):
         """The model owner's gateway answers whatever comes; the data owner's is as it is."""
 
         def __call__(self, call):
@@ -192,7 +191,7 @@ def test_a_script_that_is_not_the_programs(program, name, monkeypatch):
             if self._supply is None:
                 super().require_end(inference)
 
-    monkeypatch.setattr(dealing, "Conductor", Watched)
+    monkeypatch.setattr(dealing, "ScriptFollower", Watched)
     wrong = replace(program, scripts={key: Script(tuple(steps))})
     profile = replace(DEALER, limits=Limits(connect_s=10.0, silence_s=20.0))
     with pytest.raises(DealerError, match=message):
@@ -203,11 +202,11 @@ def test_a_script_that_is_not_the_programs(program, name, monkeypatch):
 def test_another_spu_is_refused(monkeypatch):
     """At the start, before anything is listened to; and wherever a runtime would be started."""
     monkeypatch.setattr(dealer_place, "SPU_VERSION", "0.9.6")
-    place = dealer_place.DealerPlace(address="127.0.0.1:1", key="", tls="")
+    place = dealer_place.DealerEndpoint(address="127.0.0.1:1", key="", tls="")
     with Gateway(Recorder()) as gateway:
         for start in (
             lambda: place.client(patience_s=1.0),
-            lambda: desk.Desk(gateway=gateway, public_pem="").configure(None, 0),
+            lambda: spu_settings.DealerSettings(gateway=gateway, public_pem="").configure(None, 0),
         ):
             with pytest.raises(UserError, match=r"a dealer needs spu 0.9.6, .* here is 0.9.5"):
                 start()

@@ -18,7 +18,7 @@ import mpcvit
 from mpcvit.artifacts.profile import Truncation, load_profile
 from mpcvit.artifacts.record import Reveal
 from mpcvit.dealer.errors import DealerError
-from mpcvit.dealer.gateway import Conductor, Gateway, Recorder, zeros
+from mpcvit.dealer.gateway import Gateway, Recorder, ScriptFollower, zeros
 from mpcvit.dealer.generator import blocks_of, draw
 from mpcvit.dealer.keys import load_private_key
 from mpcvit.dealer.operations import adjust
@@ -26,7 +26,7 @@ from mpcvit.dealer.script import Kind
 from mpcvit.model.checkpoint import flatten_parameters
 from mpcvit.secure.dealing import party as dealing
 from mpcvit.secure.dealing import rehearsal
-from mpcvit.secure.dealing.spu_settings import Desk
+from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.reuse import LEAST_RUNS
@@ -70,7 +70,7 @@ def multiply(weights, images, answer, *, first_use):
     def take_part(channel):
         channel.counts_costs = False
         with Gateway(answer(channel.role)) as gateway:
-            engine = Engine(channel, WIDE, Desk(gateway=gateway, public_pem=pem))
+            engine = Engine(channel, WIDE, DealerSettings(gateway=gateway, public_pem=pem))
             found = []
 
             def share(owner, name, array):
@@ -210,7 +210,7 @@ class Session:
         self.calls, self.touched = {}, Counter()
         session = self
 
-        class Watched(Conductor):
+        class Watched(ScriptFollower):
             def __call__(self, call):
                 buffers = super().__call__(call)
                 if self._job is not None:
@@ -220,7 +220,7 @@ class Session:
         pixels = tiny()[1]
         self.pixels = np.concatenate([pixels, 255 - pixels])[:count]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dealing, "Conductor", Watched)
+            patch.setattr(dealing, "ScriptFollower", Watched)
             for name in ("set_var", "del_var"):
                 patch.setattr(spu.Runtime, name, self._count(name))
             self.result = mpcvit.run(

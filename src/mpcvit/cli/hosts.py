@@ -15,7 +15,7 @@ from mpcvit.cli.stopping import until_stopped
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
-    from mpcvit.secure.service.visit import Visit
+    from mpcvit.secure.service.visit import ConnectionLogLine
 
 TlsFolder = Annotated[
     Path,
@@ -158,7 +158,7 @@ def serve(
             typer.echo(f"note: {settings.warning}", err=True)
         typer.echo(f"serving {model_file} at {listen}; Ctrl-C ends", err=True)
 
-    def log(visit: "Visit") -> None:
+    def log(visit: "ConnectionLogLine") -> None:
         print(json.dumps(visit.to_dict()) if as_json else visit, flush=True)
 
     with until_stopped() as stop:

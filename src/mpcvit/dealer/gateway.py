@@ -17,9 +17,9 @@ from dataclasses import replace
 
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.framing import Call, frame, frame_error, read_call
+from mpcvit.dealer.http import read_message, send
 from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.ledger import Ledger
-from mpcvit.dealer.messages import read_message, send
 from mpcvit.dealer.neighbours import is_of_this_process
 from mpcvit.dealer.script import Script, Step
 from mpcvit.dealer.supply import Supply
@@ -115,7 +115,7 @@ class Recorder:
         return Script(steps)
 
 
-class Conductor:
+class ScriptFollower:
     """Holds SPU to a job, once the first requests have shown the seeds.
 
     Until a job is followed, answers are zeros: whatever is computed then comes

@@ -23,10 +23,10 @@ from collections.abc import Callable
 
 from mpcvit.dealer import ADJUSTING, PARTIES, SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
+from mpcvit.dealer.http import Message, read_message, send, send_head
 from mpcvit.dealer.job_reader import JobReader
 from mpcvit.dealer.limits import MOST_REQUEST_BYTES
 from mpcvit.dealer.log import Log, LogWriter, Visit
-from mpcvit.dealer.messages import Message, read_message, send, send_head
 from mpcvit.dealer.operations import adjust
 from mpcvit.dealer.room import Room
 from mpcvit.dealer.table import JobTable
@@ -51,10 +51,10 @@ def serve_dealer(
     request_s: float = _REQUEST_S,
 ) -> None:
     """Answer until `stop` is set, in several processes that share the listener and the table."""
-    desk = _Desk(context, table, fingerprint, log, stall_s, request_s)
-    children = [_fork(desk, listener, stop) for _ in range(workers - 1)]
+    service = _DealerService(context, table, fingerprint, log, stall_s, request_s)
+    children = [_fork(service, listener, stop) for _ in range(workers - 1)]
     try:
-        desk.run(listener, stop)
+        service.run(listener, stop)
     finally:
         for child in children:
             with contextlib.suppress(ProcessLookupError):
@@ -63,15 +63,15 @@ def serve_dealer(
                 os.waitpid(child, 0)
 
 
-def _fork(desk: "_Desk", listener: socket.socket, stop: threading.Event) -> int:
-    """Another process at the same desk; before any thread is started."""
+def _fork(service: "_DealerService", listener: socket.socket, stop: threading.Event) -> int:
+    """Another process at the same service; before any thread is started."""
     parent = os.getpid()
     if child := os.fork():
         return child
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this one
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    desk.run(listener, stop)
+    service.run(listener, stop)
     os._exit(0)
 
 
@@ -81,7 +81,7 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-class _Desk:
+class _DealerService:
     def __init__(
         self,
         context: Callable[[], ssl.SSLContext],

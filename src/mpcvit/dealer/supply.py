@@ -13,7 +13,7 @@ _TICK_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offline:
+class FetchCost:
     """What an inference took before it began."""
 
     received_bytes: int  # also the memory that it takes
@@ -34,7 +34,7 @@ class Supply:
 
     def wait(
         self, inference: int, tick: Callable[[int, int], None] = lambda done, total: None
-    ) -> Offline:
+    ) -> FetchCost:
         """Return once all of an inference's material is here; `tick` is called meanwhile."""
         begun_before = inference in self._loads
         self.prefetch(inference)
@@ -65,7 +65,7 @@ class _Load:
         script, _ = job.inference(inference)
         self.content = memoryview(bytearray(script.answer_bytes))
         self._done = 0
-        self._offline: Offline | None = None
+        self._offline: FetchCost | None = None
         self._failure: DealerError | None = None
         self._ended = threading.Event()
         self._work = (client, job, inference)
@@ -75,7 +75,7 @@ class _Load:
     def is_whole(self) -> bool:
         return self._offline is not None
 
-    def wait(self, tick: Callable[[int, int], None]) -> Offline:
+    def wait(self, tick: Callable[[int, int], None]) -> FetchCost:
         while not self._ended.wait(_TICK_S):
             tick(self._done, len(self.content))
         if self._offline is None:
@@ -87,7 +87,7 @@ class _Load:
         client, job, inference = self._work
         try:
             client.fetch(job, inference, self.content, self._count)
-            self._offline = Offline(
+            self._offline = FetchCost(
                 received_bytes=len(self.content), fetch_s=time.perf_counter() - started
             )
         except DealerError as error:

@@ -19,8 +19,8 @@ from mpcvit.secure.service.dialler import ServerLine
 from mpcvit.secure.service.frames import FrameChecker
 from mpcvit.secure.service.messages import Hello
 from mpcvit.secure.service.requirements import (
-    dealer_arguments,
     find_dealer,
+    party_arguments,
     require_engine,
     require_for_two_hosts,
 )
@@ -62,7 +62,7 @@ def predict(
         own = {
             **own_images(pictures),
             "batch_size": batch_size,
-            **dealer_arguments(endpoint),
+            **party_arguments(endpoint),
         }
         line = ServerLine(
             server,

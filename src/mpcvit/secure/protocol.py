@@ -20,8 +20,8 @@ from mpcvit.artifacts.record import Reveal, StageCost
 from mpcvit.lowering.program import Model
 from mpcvit.model.checkpoint import flatten_parameters
 from mpcvit.secure.card import ModelCard
-from mpcvit.secure.dealing.endpoint import DealerPlace
-from mpcvit.secure.dealing.party import Dealing
+from mpcvit.secure.dealing.endpoint import DealerEndpoint
+from mpcvit.secure.dealing.party import PartyDealing
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import Terms, difference, terms_of
 from mpcvit.secure.parties.roles import Role
@@ -75,7 +75,7 @@ def offer_model(
     profile: Profile,
     model: Model,
     report: Report,
-    dealer: DealerPlace | None = None,
+    dealer: DealerEndpoint | None = None,
     reveal: Reveal = Reveal.CLASS,
     announced: Request | None = None,
 ) -> None:
@@ -105,7 +105,7 @@ def classify(
     make_images: MakeImages,
     batch_size: int,
     report: Report,
-    dealer: DealerPlace | None = None,
+    dealer: DealerEndpoint | None = None,
 ) -> Answers:
     """Take part as the data owner: learns what is revealed, and what is public of the model."""
     session = Session(channel, profile, report, dealer)
@@ -162,10 +162,10 @@ class Session:
         channel: Channel,
         profile: Profile,
         report: Report,
-        dealer: DealerPlace | None = None,
+        dealer: DealerEndpoint | None = None,
     ) -> None:
         self._channel, self._profile, self._report = channel, profile, report
-        self._dealing = None if dealer is None else Dealing(channel, profile, dealer)
+        self._dealing = None if dealer is None else PartyDealing(channel, profile, dealer)
         self._programs: dict[int, Program] = {}
         self._started: Engine | None = None
         self._batch = 0
@@ -202,8 +202,8 @@ class Session:
             **scripts,
         }
         agree(self._channel, terms)
-        desk = None if dealing is None else dealing.desk
-        self._started = Engine(self._channel, self._profile, desk)
+        settings = None if dealing is None else dealing.settings
+        self._started = Engine(self._channel, self._profile, settings)
         if dealing is not None:
             job = dealing.make_job(self._engine, request.batches)
             agree(self._channel, {"job for the dealer": job.digest})

@@ -23,9 +23,9 @@ from mpcvit.secure.parties.roles import Address, resolve, split_address
 from mpcvit.secure.run import AnyModel, default_for, engine_of, own_model
 from mpcvit.secure.service.metrics import ServerMetrics
 from mpcvit.secure.service.quota import default_state, open_state
-from mpcvit.secure.service.requirements import dealer_arguments, find_dealer, require_for_two_hosts
+from mpcvit.secure.service.requirements import find_dealer, party_arguments, require_for_two_hosts
 from mpcvit.secure.service.server import ServeLimits, Server
-from mpcvit.secure.service.visit import Visit
+from mpcvit.secure.service.visit import ConnectionLogLine
 
 
 def serve(
@@ -45,7 +45,7 @@ def serve(
     max_sessions: int | None = None,
     stop: threading.Event | None = None,
     started: Callable[[], None] = lambda: None,
-    log: Callable[[Visit], None] = lambda visit: None,
+    log: Callable[[ConnectionLogLine], None] = lambda visit: None,
     note: Callable[[str], None] = lambda sentence: None,
 ) -> None:
     """Offer a model to clients until `stop` is set.
@@ -76,7 +76,7 @@ def serve(
         folder = Path()
         if not isinstance(model, str | Path):  # parties load it from a file
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="mpcvit-")))
-        own = {**own_model(model, folder, reveal), **dealer_arguments(endpoint)}
+        own = {**own_model(model, folder, reveal), **party_arguments(endpoint)}
         numbers = ServerMetrics()
         if metrics:
             numbers.serve(metrics)

@@ -9,7 +9,7 @@ from typing import Any
 from mpcvit.artifacts.profile import Dealer, Profile
 from mpcvit.artifacts.record import Reveal
 from mpcvit.lowering.program import Model
-from mpcvit.secure.dealing.endpoint import DealerPlace
+from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.parties.events import Event, Journal
 from mpcvit.secure.parties.roles import Role
@@ -31,7 +31,7 @@ def simulate(
     reveal: Reveal = Reveal.CLASS,
 ) -> Answers:
     """What the data owner learns, by the code that parties in processes run."""
-    places: dict[Role, DealerPlace] = {}
+    places: dict[Role, DealerEndpoint] = {}
 
     def take_part(channel: Channel) -> Any:
         role = channel.role

@@ -20,7 +20,7 @@ from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.framing import read_call
 from mpcvit.dealer.gateway import Gateway, zeros
 from mpcvit.dealer.keys import load_private_key, make_keys
-from mpcvit.secure.dealing.spu_settings import Desk
+from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.spu.compile import compile_function
 from mpcvit.secure.spu.engine import Engine
@@ -49,7 +49,9 @@ def run(key, function, array):
     def take_part(channel):
         channel.counts_costs = False
         gateway = _Listening()
-        engine = Engine(channel, PROFILE, Desk(gateway=gateway, public_pem=key.public.pem))
+        engine = Engine(
+            channel, PROFILE, DealerSettings(gateway=gateway, public_pem=key.public.pem)
+        )
         if channel.number == 0:
             split = engine.sharing._io.make_shares(array, libspu.Visibility.VIS_SECRET)
             shares["x"] = split

@@ -12,7 +12,7 @@ import pytest
 
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.framing import Call
-from mpcvit.dealer.gateway import Conductor, Gateway, Recorder
+from mpcvit.dealer.gateway import Gateway, Recorder, ScriptFollower
 from mpcvit.dealer.script import Kind, Script, Step
 from tests.unit.dealer.jobs import SCRIPT, make_job
 
@@ -46,38 +46,38 @@ def calls(job, inference):
 
 
 def greeted(job, stock):
-    conductor = Conductor()
-    conductor(Call(step=STEP, counts=STEP.counts(0), seeds=job.seeds))
-    assert conductor.seeds == job.seeds
-    assert conductor.count == job.start
-    conductor.follow(job, stock)
-    return conductor
+    follower = ScriptFollower()
+    follower(Call(step=STEP, counts=STEP.counts(0), seeds=job.seeds))
+    assert follower.seeds == job.seeds
+    assert follower.count == job.start
+    follower.follow(job, stock)
+    return follower
 
 
 def test_material_goes_out_step_by_step(job):
-    conductor = greeted(job, Stock(job))
+    follower = greeted(job, Stock(job))
     for inference in range(2):
         for call in calls(job, inference):
-            buffers = conductor(call)
+            buffers = follower(call)
             assert [len(buffer) for buffer in buffers] == list(call.step.answer_bytes)
             assert {byte for buffer in buffers for byte in bytes(buffer)} == {inference + 1}
     with pytest.raises(DealerError, match="no number 2"):
-        conductor(Call(step=STEP, counts=STEP.counts(10**6), seeds=job.seeds))
+        follower(Call(step=STEP, counts=STEP.counts(10**6), seeds=job.seeds))
 
 
 def test_the_witness_answers_zeros(job):
-    conductor = greeted(job, None)
+    follower = greeted(job, None)
     for call in calls(job, 0):
-        assert not any(any(buffer) for buffer in conductor(call))
+        assert not any(any(buffer) for buffer in follower(call))
 
 
 def test_an_answer_that_got_lost_is_given_again(job):
-    conductor = greeted(job, Stock(job))
+    follower = greeted(job, Stock(job))
     first, second, *_ = calls(job, 0)
-    assert conductor(first) == conductor(first)
-    conductor(second)
+    assert follower(first) == follower(first)
+    follower(second)
     with pytest.raises(DealerError, match="another Mul than step 2"):
-        conductor(first)
+        follower(first)
 
 
 def other_calls(job):
@@ -117,15 +117,15 @@ def test_a_conductor_holds_products_to_the_kernels_masks(key):
         return Call(step=replace(step, kernel=None), counts=counts, seeds=job.seeds)
 
     def used_first():
-        conductor = greeted(job, Stock(job))
-        assert {*map(bytes, conductor(asked(opened, 6, 14, 22)))} == {b"\1" * 120}
-        conductor.require_end(0)
-        return conductor
+        follower = greeted(job, Stock(job))
+        assert {*map(bytes, follower(asked(opened, 6, 14, 22)))} == {b"\1" * 120}
+        follower.require_end(0)
+        return follower
 
-    conductor = used_first()
+    follower = used_first()
     for count in (30, 38):
-        assert {*map(bytes, conductor(asked(product, count, 6, count + 5)))} == {b"\2" * 48}
-    conductor.require_end(1)
+        assert {*map(bytes, follower(asked(product, count, 6, count + 5)))} == {b"\2" * 48}
+    follower.require_end(1)
     # as the naive way, with a fresh mask, with the other factor's, with a product's that was used
     for counts in ((30, 35, 35), (30, 35, 43), (30, 14, 35), (30, 6, 22)):
         with pytest.raises(DealerError, match="the run was given up"):

@@ -18,7 +18,7 @@ from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import terms_of
 from mpcvit.secure.parties.roles import free_addresses
 from mpcvit.secure.parties.sockets import listen, unix_address
-from mpcvit.secure.service import conversation, dialler
+from mpcvit.secure.service import control, dialler
 from mpcvit.secure.service.dialler import ServerLine
 from mpcvit.secure.service.frames import FrameChecker
 from mpcvit.secure.service.messages import (
@@ -255,7 +255,7 @@ def test_nobody_there(certs):
     ],
 )
 def test_a_server_that_fails_ends_the_session(certs, monkeypatch, messages, match):
-    monkeypatch.setattr(conversation, "_GRACE_S", 0.0)
+    monkeypatch.setattr(control, "_GRACE_S", 0.0)
     with (
         Server(certs / "pair/server", [WELCOME, *messages]) as server,
         line_to(server.address, certs / "pair/client") as line,
@@ -273,7 +273,7 @@ def check_for_seconds(line):
 
 
 def test_a_server_that_vanishes_ends_the_session(certs, monkeypatch):
-    monkeypatch.setattr(conversation, "_GRACE_S", 0.0)
+    monkeypatch.setattr(control, "_GRACE_S", 0.0)
     with Server(certs / "pair/server", WELCOME) as server:
         line = line_to(server.address, certs / "pair/client").__enter__()
         line.open(HELLO)

@@ -16,7 +16,7 @@ from mpcvit.secure.service.session import ServerSession
 HELLO = Hello(terms={}, images=1, batch_size=1)
 
 
-class Conversation:
+class ControlConnection:
     """Keeps what the client would hear."""
 
     is_lost = False
@@ -40,7 +40,7 @@ def session_in(folder, meet=lambda *_, **__: None):
         fingerprint="f" * 64,
         party=party,
         profile=load_profile("cheetah"),
-        conversation=Conversation(),
+        control=ControlConnection(),
         stop=threading.Event(),
     )
 
@@ -73,14 +73,14 @@ def failing(error):
 def test_a_session_that_ends_well_says_so(tmp_path):
     session, ended = run_with(tmp_path, done)
     assert ended == "done"
-    assert session.conversation.ends == [""]
-    assert session.conversation.sent[0].session == session.name
+    assert session.control.ends == [""]
+    assert session.control.sent[0].session == session.name
 
 
 def test_a_party_that_fails_is_named_at_both_ends(tmp_path):
     session, ended = run_with(tmp_path, failing(UserError("the model owner's process died")))
     assert ended == "the model owner's process died"
-    assert session.conversation.ends == [ended]
+    assert session.control.ends == [ended]
 
 
 def fail_to_meet(*_, **__):
@@ -98,7 +98,7 @@ def fail_to_meet(*_, **__):
 def test_a_session_that_breaks_off_is_never_called_well_ended(tmp_path, work, options):
     session, ended = run_with(tmp_path, work, **options)
     assert isinstance(ended, BaseException)
-    (reason,) = session.conversation.ends
+    (reason,) = session.control.ends
     assert reason
 
 

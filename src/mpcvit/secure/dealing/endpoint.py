@@ -22,7 +22,7 @@ def require_known_spu() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DealerPlace:
+class DealerEndpoint:
     """Where a party finds its dealer, and how they know each other."""
 
     address: Address  # as in the dealer's certificate

@@ -19,12 +19,12 @@ from mpcvit.hosts.certificates import make_certificates
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.hosts.hardening import protect_memory
 from mpcvit.hosts.peer import CLIENT, DEALER, SERVER
-from mpcvit.secure.dealing.endpoint import DealerPlace
+from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.parties.roles import CERTIFIED, Address, Role
-from mpcvit.secure.parties.service_process import Child
+from mpcvit.secure.parties.service_process import ServiceProcess
 
 
-class LocalDealer(Child):
+class LocalDealer(ServiceProcess):
     """Starts a dealer; ends it with `close`, or at the latest with this process."""
 
     def __init__(self, folder: Path, *, workers: int = 1) -> None:
@@ -39,10 +39,10 @@ class LocalDealer(Child):
         )
         self.address: Address = self.answer
 
-    def places(self, dialled: Mapping[Role, Address] | None = None) -> dict[Role, DealerPlace]:
+    def places(self, dialled: Mapping[Role, Address] | None = None) -> dict[Role, DealerEndpoint]:
         """What each party is told of the dealer; `dialled` is where it reaches it."""
         return {
-            role: DealerPlace(
+            role: DealerEndpoint(
                 address=self.address,
                 key=str(self._folder / "keys" / PUBLIC_FILE),
                 tls=str(self._folder / "certs" / CERTIFIED[role]),

@@ -18,14 +18,14 @@ from spu import libspu
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.dealer.errors import DealerError
-from mpcvit.dealer.gateway import Conductor, Gateway
+from mpcvit.dealer.gateway import Gateway, ScriptFollower
 from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.keys import load_public_key
 from mpcvit.dealer.script import Script, Scripts
-from mpcvit.dealer.supply import Offline, Supply
-from mpcvit.secure.dealing.endpoint import DealerPlace
+from mpcvit.dealer.supply import FetchCost, Supply
+from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.rehearsal import scripts_of
-from mpcvit.secure.dealing.spu_settings import Desk
+from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.spu.compile import Program, compile_function
@@ -33,19 +33,19 @@ from mpcvit.secure.spu.engine import Engine
 from mpcvit.secure.spu.link import Channel
 
 
-class Dealing:
+class PartyDealing:
     """What one party does about the dealer, step by step."""
 
-    def __init__(self, channel: Channel, profile: Profile, place: DealerPlace) -> None:
+    def __init__(self, channel: Channel, profile: Profile, place: DealerEndpoint) -> None:
         self._channel, self._profile = channel, profile
         self._public = load_public_key(place.key)
         self._client = place.client(profile.limits.connect_s)
-        self._conductor = Conductor()
+        self._follower = ScriptFollower()
         self._set_up = Script(())
         self._scripts: dict[int, Script] = {}
         self._supply: Supply | None = None
         self._part = 0  # of the job: its set-up, if it has one, and inferences
-        self.desk = Desk(gateway=Gateway(self._conductor), public_pem=self._public.pem)
+        self.settings = DealerSettings(gateway=Gateway(self._follower), public_pem=self._public.pem)
 
     def terms(
         self, programs: Mapping[int, Program], profile: Profile, carried: Scripts
@@ -73,8 +73,8 @@ class Dealing:
         set_up = [(self._set_up, 1)] if self._set_up.steps else []
         inferences = [(self._scripts[batch], len(list(same))) for batch, same in groupby(batches)]
         return Job(
-            seeds=self._conductor.seeds,
-            start=self._conductor.count,
+            seeds=self._follower.seeds,
+            start=self._follower.count,
             plan=(*set_up, *inferences),
             key=self._public.fingerprint,
         )
@@ -96,7 +96,7 @@ class Dealing:
         if self._channel.role is Role.MODEL_OWNER:
             self._supply = Supply(self._client, job)
             self._supply.prefetch(0)
-        self._conductor.follow(job, self._supply)
+        self._follower.follow(job, self._supply)
 
     def await_material(self) -> dict[str, Any]:
         """Return once the next part's material is there, on both sides; tells what it took."""
@@ -109,15 +109,15 @@ class Dealing:
 
     def end_part(self) -> None:
         """Make sure that all of a part's script was followed, and forget its material."""
-        self._conductor.require_end(self._part)
+        self._follower.require_end(self._part)
         if self._supply is not None:
             self._supply.release(self._part)
         self._part += 1
 
     def close(self) -> None:
-        self.desk.gateway.close()
+        self.settings.gateway.close()
 
-    def _fetch(self, supply: Supply, inference: int) -> Offline:
+    def _fetch(self, supply: Supply, inference: int) -> FetchCost:
         (peer,) = self._channel.peers
 
         def tick(done: int, total: int) -> None:
@@ -132,12 +132,12 @@ class Dealing:
         supply.prefetch(inference + 1)
         return offline
 
-    def _hear_until_ready(self) -> Offline:
+    def _hear_until_ready(self) -> FetchCost:
         while "ready" not in (message := self._hear(Role.MODEL_OWNER)):
             pass
         try:
             found = message["ready"]
-            return Offline(
+            return FetchCost(
                 received_bytes=int(found["received_bytes"]), fetch_s=float(found["fetch_s"])
             )
         except (TypeError, KeyError, ValueError) as error:

@@ -27,7 +27,7 @@ from mpcvit.dealer.script import Script, Scripts
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.secure.card import ModelCard
-from mpcvit.secure.dealing.spu_settings import Desk
+from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.reuse import LEAST_RUNS, settled
@@ -102,7 +102,9 @@ def _rehearse(program: Program, profile: Profile) -> Rehearsed:
         channel.counts_costs = False
         recorder = Recorder()
         with Gateway(recorder) as gateway:
-            engine = Engine(channel, profile, Desk(gateway=gateway, public_pem=public_pem))
+            engine = Engine(
+                channel, profile, DealerSettings(gateway=gateway, public_pem=public_pem)
+            )
             first = program.stages[0].source
             for name, shape in {**program.parameters, first: program.input_shape}.items():
                 engine.runtime.set_var(name, engine.sharing.make_up(shape))

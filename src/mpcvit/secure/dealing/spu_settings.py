@@ -14,14 +14,14 @@ _HOST, _RANK, _SCHEMA, _KEY = 1, 2, 3, 4  # fields of a TTPBeaverConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
+class DealerSettings:
     """A gateway, and the dealer's key to which SPU encrypts its seed."""
 
     gateway: Gateway
     public_pem: str
 
     def configure(self, config: Any, number: int) -> Any:
-        """A runtime's settings, with this desk in place of SPU's own dealer.
+        """A runtime's settings, with this settings in place of SPU's own dealer.
 
         Every party is told that it is the one that adjusts; see `dealer/gateway.py`.
         """

@@ -31,7 +31,7 @@ from mpcvit.hosts.credentials import Credentials
 from mpcvit.hosts.hardening import protect_memory
 from mpcvit.lowering.program import Model, load_model
 from mpcvit.secure.card import ModelCard
-from mpcvit.secure.dealing.endpoint import DealerPlace
+from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.parties.events import Event
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.probe import measure_component
@@ -97,7 +97,7 @@ def take_part(
         Credentials(folder=Path(meeting["tls"])) if "tls" in meeting else None,
     )
     report({"event": "connected", "connect_s": time.perf_counter() - started})
-    dealer = DealerPlace(**job["dealer"]) if "dealer" in job else None
+    dealer = DealerEndpoint(**job["dealer"]) if "dealer" in job else None
     if "component" in job:
         measure_component(channel, profile, job["component"], job["shape"], report)
     elif model is not None:

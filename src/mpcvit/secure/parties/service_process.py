@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from mpcvit.secure.errors import PartyError
 
-Own = TypeVar("Own", bound="Child")
+Own = TypeVar("Own", bound="ServiceProcess")
 
 
-class Child:
+class ServiceProcess:
     """Starts a module as a process, and takes its first line, JSON, as its answer.
 
-    `told` is written to its standard input, whose end it takes as its own.
+    `request` is written to its standard input, whose end it takes as its own.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class Child:
         module: str,
         *arguments: str,
         what: str,
-        told: Any = None,
+        request: Any = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.process = subprocess.Popen(
@@ -35,8 +35,8 @@ class Child:
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        if told is not None:
-            self.process.stdin.write(json.dumps(told).encode() + b"\n")
+        if request is not None:
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:

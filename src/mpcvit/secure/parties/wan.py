@@ -24,7 +24,7 @@ from typing import Any
 
 from mpcvit.artifacts.profile import Network
 from mpcvit.secure.parties.roles import Address
-from mpcvit.secure.parties.service_process import Child
+from mpcvit.secure.parties.service_process import ServiceProcess
 from mpcvit.secure.parties.sockets import UNIX, dial, listen
 
 _PIECE_BYTES = 1 << 16
@@ -48,14 +48,14 @@ class Route:
         return f"{self.target}.{self.dialler}" if is_socket else "127.0.0.1:0"
 
 
-class Relay(Child):
+class Relay(ServiceProcess):
     """Starts the relay; ends it with `close`, or at the latest with this process."""
 
     def __init__(self, network: Network, routes: Sequence[Route]) -> None:
         super().__init__(
             "mpcvit.secure.parties.wan",
             what="the relay that emulates the network",
-            told={"network": asdict(network), "routes": [asdict(route) for route in routes]},
+            request={"network": asdict(network), "routes": [asdict(route) for route in routes]},
         )
         self.addresses: Mapping[Route, Address] = dict(zip(routes, self.answer, strict=True))
 

@@ -16,7 +16,7 @@ from mpcvit.hosts.peer import SERVER, peer_of
 from mpcvit.hosts.tasks import end_tasks
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Address, resolve, split_address
-from mpcvit.secure.service.conversation import Conversation
+from mpcvit.secure.service.control import ControlConnection
 from mpcvit.secure.service.frames import FrameChecker
 from mpcvit.secure.service.messages import (
     SILENCE_S,
@@ -61,8 +61,8 @@ class ServerLine:
         self._context = credentials.dialling_context()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._control: Stream | None = None
-        self._conversation: Conversation | None = None
+        self._stream: Stream | None = None
+        self._control: ControlConnection | None = None
         self._tunnel: Tunnel | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._fingerprint = ""
@@ -86,18 +86,18 @@ class ServerLine:
         """Raise PartyError if the session cannot go on."""
         if self._violation:
             raise PartyError(self._violation)
-        assert self._conversation is not None
-        self._conversation.check()
+        assert self._control is not None
+        self._control.check()
 
     @property
     def server_is_done(self) -> bool:
-        farewell = None if self._conversation is None else self._conversation.farewell
+        farewell = None if self._control is None else self._control.farewell
         return farewell is not None and not farewell.reason
 
     def end(self, reason: str = "") -> None:
         """Tell the server that the session is over."""
-        if self._conversation is not None:
-            self._call(self._conversation.end(reason))
+        if self._control is not None:
+            self._call(self._control.end(reason))
 
     def __enter__(self) -> "ServerLine":
         self._thread.start()
@@ -120,15 +120,15 @@ class ServerLine:
     async def _open(self, hello: Hello) -> Answer:
         give_up = time.monotonic() + self._wait_s
         while True:
-            self._control, self._fingerprint = await self._dial_patiently()
-            answer = await self._ask(self._control, hello)
+            self._stream, self._fingerprint = await self._dial_patiently()
+            answer = await self._ask(self._stream, hello)
             if answer.verdict is Verdict.WELCOME:
                 self._answer = answer
                 lost = f"the server at {self._server} ended the session"
-                self._conversation = Conversation(self._control, lost)
-                self._conversation.start()
+                self._control = ControlConnection(self._stream, lost)
+                self._control.start()
                 return answer
-            self._control.abort()
+            self._stream.abort()
             if answer.verdict is not Verdict.BUSY:
                 raise PartyError(f"the server at {self._server} refuses: {answer.reason}")
             if time.monotonic() + answer.retry_s > give_up:
@@ -142,8 +142,8 @@ class ServerLine:
     async def _ask(self, stream: Stream, hello: Hello) -> Answer:
         """Say hello, and wait for an answer that is not a place in the queue."""
         give_up = time.monotonic() + self._wait_s
-        conversation = Conversation(stream, "")  # only to say that this end is alive
-        alive = asyncio.ensure_future(conversation.stay_alive())
+        silent = ControlConnection(stream, "")  # only to say that this end is alive
+        alive = asyncio.ensure_future(silent.stay_alive())
         try:
             stream.writer.write(encode(hello))
             while True:
@@ -248,10 +248,10 @@ class ServerLine:
         await end_tasks(self._tasks)
         if self._tunnel is not None:
             await self._tunnel.close()
-        if self._conversation is not None:
-            await self._conversation.stop()
         if self._control is not None:
-            self._control.abort()
+            await self._control.stop()
+        if self._stream is not None:
+            self._stream.abort()
         for _ in range(_TURNS):
             await asyncio.sleep(0)
 

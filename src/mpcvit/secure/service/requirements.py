@@ -9,7 +9,7 @@ from mpcvit.dealer.keys import load_public_key
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.lowering.engine import EngineChoice
-from mpcvit.secure.dealing.endpoint import DealerPlace
+from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Address, is_this_machine, resolve
 
@@ -52,7 +52,7 @@ def require_engine(engine: EngineChoice | None) -> None:
         )
 
 
-def dealer_arguments(dealer: DealerPlace | None) -> dict[str, Any]:
+def party_arguments(dealer: DealerEndpoint | None) -> dict[str, Any]:
     """Return what a party's process needs to know of the dealer."""
     return {} if dealer is None else {"dealer": dealer.to_dict()}
 
@@ -62,7 +62,7 @@ def find_dealer(
     address: Address | None,
     key: str | Path | None,
     credentials: Credentials,
-) -> DealerPlace | None:
+) -> DealerEndpoint | None:
     """Return the dealer that a profile asks for, once it has answered, or None."""
     if profile.dealer is not Dealer.THIRD_PARTY:
         if address is not None or key is not None:
@@ -72,6 +72,8 @@ def find_dealer(
         raise UserError("the profile needs --dealer with its address and --dealer-key with its key")
     resolve(address)
     load_public_key(key)
-    place = DealerPlace(address=address, key=str(Path(key).absolute()), tls=str(credentials.folder))
+    place = DealerEndpoint(
+        address=address, key=str(Path(key).absolute()), tls=str(credentials.folder)
+    )
     place.client(profile.limits.connect_s).check()
     return place

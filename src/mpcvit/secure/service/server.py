@@ -22,13 +22,13 @@ from mpcvit.hosts.peer import CLIENT, Peer
 from mpcvit.lowering.engine import EngineChoice
 from mpcvit.secure.parties.agreement import Terms, difference
 from mpcvit.secure.parties.roles import Address, Role
-from mpcvit.secure.service.conversation import Conversation
+from mpcvit.secure.service.control import ControlConnection
 from mpcvit.secure.service.messages import Answer, Hello, Join, Verdict, encode, read_first
 from mpcvit.secure.service.metrics import ServerMetrics
 from mpcvit.secure.service.pool import Pool, StandbyParty, Waiter
 from mpcvit.secure.service.quota import State, today
 from mpcvit.secure.service.session import ServerSession
-from mpcvit.secure.service.visit import Visit, Visitor
+from mpcvit.secure.service.visit import ConnectionLogLine, Visitor
 
 _TICK_S = 0.2
 _REFRESH_S = 5.0
@@ -75,7 +75,7 @@ class Server:
         metrics: ServerMetrics,
         max_sessions: int | None,
         stop: threading.Event,
-        log: Callable[[Visit], None],
+        log: Callable[[ConnectionLogLine], None],
         note: Callable[[str], None],
     ) -> None:
         self._own, self._profile, self._terms, self._engine = own, profile, terms, engine
@@ -160,7 +160,7 @@ class Server:
     async def _receive(self, guest: "Guest[Hello | Join]") -> None:
         first = guest.first
         if isinstance(first, Hello):
-            await self._control(guest, first)
+            await self._attend(guest, first)
             return
         session = self._sessions.get(first.session)
         # the name alone is not enough: another client may have learnt it
@@ -169,7 +169,7 @@ class Server:
             raise RefusedError(f"'{guest.peer.name}' has no such session")
         await session.join(guest, first.way)
 
-    async def _control(self, guest: "Guest[Hello | Join]", hello: Hello) -> None:
+    async def _attend(self, guest: "Guest[Hello | Join]", hello: Hello) -> None:
         visitor = Visitor(
             peer=guest.address, certificate=self._allowed.get(guest.peer.fingerprint, "")
         )
@@ -182,7 +182,7 @@ class Server:
         except Exception as error:  # whatever it is, the other clients are served
             visitor.ended = f"unexpected {type(error).__name__}"
         finally:
-            visit = visitor.to_visit()
+            visit = visitor.to_line()
             if visitor.journal is not None:
                 self._count(visit)
                 # Closed TLS connections are cycles of 256 kB each, which Python by itself
@@ -202,17 +202,17 @@ class Server:
             guest.writer.write(encode(Answer(verdict=Verdict.BUSY, retry_s=_RETRY_S)))
             self._metrics.refused.labels("the queue is full").inc()
             return "put off: the queue is full"
-        conversation = Conversation(guest, "the client vanished")
-        conversation.start()
+        control = ControlConnection(guest, "the client vanished")
+        control.start()
         waiter = self._pool.enter()
         try:
-            party = await self._await_turn(waiter, conversation)
+            party = await self._await_turn(waiter, control)
             if party is None:
                 return "the client left the queue"
-            return await self._run_session(guest, hello, visitor, conversation, party)
+            return await self._run_session(guest, hello, visitor, control, party)
         finally:
             self._pool.leave(waiter)
-            await conversation.stop()
+            await control.stop()
 
     def _refusal(self, hello: Hello) -> str:
         found = difference(Role.MODEL_OWNER, self._terms, Role.DATA_OWNER, hello.terms)
@@ -231,9 +231,9 @@ class Server:
         self._metrics.refused.labels("terms").inc()
         return f"refused: {reason}"
 
-    async def _await_turn(self, waiter: Waiter, conversation: Conversation) -> StandbyParty | None:
+    async def _await_turn(self, waiter: Waiter, control: ControlConnection) -> StandbyParty | None:
         """Return a party when the client's turn has come; say its place in the queue meanwhile."""
-        over = asyncio.ensure_future(conversation.wait_until_over())
+        over = asyncio.ensure_future(control.wait_until_over())
         try:
             # a party that is ready takes the client at once, and then there is no queue
             first = asyncio.FIRST_COMPLETED
@@ -242,7 +242,7 @@ class Server:
                 if self._stop.is_set():
                     raise UserError("the server was stopped")
                 if place := self._pool.place_of(waiter):
-                    conversation.send(Answer(verdict=Verdict.WAITING, place=place))
+                    control.send(Answer(verdict=Verdict.WAITING, place=place))
                 await asyncio.wait(
                     {waiter.party, over},
                     timeout=_PLACE_EVERY_S,
@@ -259,7 +259,7 @@ class Server:
         guest: "Guest[Hello | Join]",
         hello: Hello,
         visitor: Visitor,
-        conversation: Conversation,
+        control: ControlConnection,
         party: StandbyParty,
     ) -> str:
         client, day = guest.peer.fingerprint, today()
@@ -271,7 +271,7 @@ class Server:
             fingerprint=client,
             party=party,
             profile=self._profile,
-            conversation=conversation,
+            control=control,
             stop=self._stop,
         )
         self._sessions[session.name] = session
@@ -311,7 +311,7 @@ class Server:
 
     # log and numbers
 
-    def _count(self, visit: Visit) -> None:
+    def _count(self, visit: ConnectionLogLine) -> None:
         """Count a session that has ended."""
         self._metrics.sessions.labels("done" if visit.ended == "done" else "failed").inc()
         self._metrics.images.inc(visit.images)
@@ -326,7 +326,7 @@ class Server:
         self._safely(self._note_line, sentence)
 
     def _note_stranger(self, address: str, reason: str) -> None:
-        self._safely(self._log, Visitor(peer=address, ended=reason).to_visit())
+        self._safely(self._log, Visitor(peer=address, ended=reason).to_line())
 
     def _safely(self, write: Callable[[Any], None], line: Any) -> None:
         """Write a line; a full disk or a closed pipe must not stop the service."""

@@ -1,4 +1,4 @@
-"""One client's session on the server: its party, its tunnel and its conversation."""
+"""One client's session on the server: its party, its tunnel and its control."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Role, roles_of
 from mpcvit.secure.parties.sockets import unix_address
 from mpcvit.secure.parties.supervise import own_address, watch
-from mpcvit.secure.service.conversation import Conversation
+from mpcvit.secure.service.control import ControlConnection
 from mpcvit.secure.service.frames import FrameChecker
 from mpcvit.secure.service.messages import START, Answer, Hello, Join, Way
 from mpcvit.secure.service.pool import StandbyParty
@@ -31,7 +31,7 @@ class ServerSession:
     fingerprint: str
     party: StandbyParty
     profile: Profile
-    conversation: Conversation
+    control: ControlConnection
     stop: threading.Event
     name: str = field(default_factory=lambda: token_hex(16))
     is_revoked: bool = False
@@ -59,7 +59,7 @@ class ServerSession:
         reason = "the server broke the session off"  # unless it gets to its end
         try:
             await self._tunnel.open()
-            self.conversation.send(welcome)
+            self.control.send(welcome)
             tunnel = unix_address(self.party.folder / _TUNNEL_SOCKET)
             self.party.process.meet(
                 {Role.DATA_OWNER: tunnel},
@@ -74,7 +74,7 @@ class ServerSession:
             reason = str(error)
         finally:
             self._over.set()
-            await self.conversation.end(reason)
+            await self.control.end(reason)
             await self._tunnel.close()
         return self._sentence(reason)
 
@@ -118,14 +118,14 @@ class ServerSession:
             raise PartyError("the client's certificate was revoked")
         if self._violation:
             raise PartyError(self._violation)
-        self.conversation.check()
+        self.control.check()
 
     def _sentence(self, reason: str) -> str:
         if not reason:
             return "done"
         if self._violation or self.is_revoked or self.stop.is_set():
             return self._violation or reason
-        if self.conversation.is_lost:
+        if self.control.is_lost:
             return f"the client vanished {self.party.journal.where(Role.MODEL_OWNER)}"
         return reason
 

@@ -11,7 +11,7 @@ from mpcvit.secure.parties.roles import Address, Role
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visit:
+class ConnectionLogLine:
     """A line of the log: who came, what it cost, how it ended. Never a share or a value."""
 
     time: str
@@ -29,7 +29,8 @@ class Visit:
 
     def __str__(self) -> str:
         """
-        >>> print(Visit(time="now", peer="10.0.0.1:5", certificate="", seconds=1.5, ended="done"))
+        >>> line = {"peer": "10.0.0.1:5", "certificate": "", "seconds": 1.5, "ended": "done"}
+        >>> print(ConnectionLogLine(time="now", **line))
         now peer=10.0.0.1:5 certificate="" images=0 sent_bytes=0 received_bytes=0 exchanges=0 \
 seconds=1.5 ended="done"
         """
@@ -62,9 +63,9 @@ class Visitor:
         stages = self._stages()
         return sum(stage["images"] for stage in stages if stage["cost"]["name"] == "output")
 
-    def to_visit(self) -> Visit:
+    def to_line(self) -> ConnectionLogLine:
         costs = [stage["cost"] for stage in self._stages()]
-        return Visit(
+        return ConnectionLogLine(
             time=self._time,
             peer=self.peer,
             certificate=self.certificate,

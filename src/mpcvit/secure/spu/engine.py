@@ -8,7 +8,7 @@ import spu
 from mpcvit.artifacts.profile import Dealer, Profile
 from mpcvit.artifacts.record import StageCost
 from mpcvit.errors import UserError
-from mpcvit.secure.dealing.spu_settings import Desk
+from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.spu.compile import FIRST_USED, first_use
 from mpcvit.secure.spu.link import Channel, lost
 from mpcvit.secure.spu.shares import Sharing, runtime_config
@@ -21,17 +21,19 @@ class Engine:
     Parties' runtimes talk as they start, so terms must be agreed on before.
     """
 
-    def __init__(self, channel: Channel, profile: Profile, desk: Desk | None = None) -> None:
-        if (profile.dealer is Dealer.THIRD_PARTY) != (desk is not None):
+    def __init__(
+        self, channel: Channel, profile: Profile, dealing: DealerSettings | None = None
+    ) -> None:
+        if (profile.dealer is Dealer.THIRD_PARTY) != (dealing is not None):
             raise UserError("this is done without a dealer; take a profile without one")
         self._channel, self._silence_s = channel, profile.limits.silence_s
-        self._desk = desk
+        self._dealing = dealing
         self.sharing = Sharing(channel, profile)
         self._log = profile_log()
         config = runtime_config(profile)
         config.enable_pphlo_profile = channel.counts_costs
-        if desk is not None:
-            config = desk.configure(config, channel.number)
+        if dealing is not None:
+            config = dealing.configure(config, channel.number)
         try:
             self.runtime = spu.Runtime(channel.context, config)
         except RuntimeError as error:
@@ -52,8 +54,8 @@ class Engine:
         try:
             self.runtime.run(executable)
         except RuntimeError as error:
-            if self._desk is not None and self._desk.gateway.failure is not None:
-                raise self._desk.gateway.failure from error
+            if self._dealing is not None and self._dealing.gateway.failure is not None:
+                raise self._dealing.gateway.failure from error
             raise lost(error, self._silence_s) from error
         seconds = time.perf_counter() - wall
         compute_s = (time.process_time() - cpu) / self._channel.parties_here

@@ -22,7 +22,7 @@ _GRACE_S = 3.0  # the own party may know more precisely why the peer is gone
 _FAREWELL_S = 10.0
 
 
-class Conversation:
+class ControlConnection:
     """Says that this end is alive, and hears whether the other one is.
 
     `lost` is the sentence for a peer that is gone without a word. Other threads may call
