@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.model.checkpoint import Checkpoint
@@ -59,3 +60,10 @@ def random_pixels(config, count, seed=2):
     rng = np.random.default_rng(seed)
     size = config.image_size
     return rng.integers(0, 256, (count, size, size, config.channels), np.uint8)
+
+
+def tiny():
+    """Return a network of one layer without an activation, and three images."""
+    config = small_config(depth=1)
+    architecture = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+    return small_checkpoint(config, architecture), random_pixels(config, 3)

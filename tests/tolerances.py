@@ -16,6 +16,9 @@ FXP18_EXP = 4e-3
 """The same where SPU takes an exponential: its exp(x) is (1 + x / 256)^256, which is
 off by x^2 / 512, half a per cent at -1.6 (seen: up to 1.3e-3 of the largest logit)."""
 
+FXP26 = 1e-4
+"""Fixed point with 26 fraction bits against float32: a series' rounding, and float32's own."""
+
 
 def assert_close(actual, expected, tolerance):
     """Compare relative to the largest expected entry, and refuse other shapes."""

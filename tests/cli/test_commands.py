@@ -8,11 +8,10 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 import mpcvit
-from mpcvit.cli import app
-from tests.unit.artifacts.test_config import CONFIGS, TINY
+from tests.command import invoke
+from tests.configs import CONFIGS, TINY
 
 COMMANDS = (
     ["train"],
@@ -32,12 +31,6 @@ COMMANDS = (
     ["bench"],
     ["bench", "training"],
 )
-
-
-def invoke(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from mpcvit.dealer.keys import load_private_key, load_public_key
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.secure.parties.roles import free_addresses
-from tests.cli.test_commands import invoke
+from tests.command import invoke
 from tests.unit.dealer.jobs import SCRIPT, expected, fetch, make_job, new_seeds
 from tests.unit.dealer.saboteur import Saboteur
 

@@ -11,8 +11,8 @@ from mpcvit.artifacts.record import RunRecord
 from mpcvit.demo import show
 from mpcvit.demo.showcase import Showcase
 from mpcvit.secure.run import run
-from tests.cli.test_commands import invoke
-from tests.unit.artifacts.test_config import TINY
+from tests.command import invoke
+from tests.configs import TINY
 
 
 @pytest.fixture(scope="module")

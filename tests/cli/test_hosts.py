@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mpcvit.secure.parties.roles import free_addresses
-from tests.cli.test_commands import invoke
+from tests.command import invoke
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.two_party.conftest import ARCHITECTURE, CONFIG
 

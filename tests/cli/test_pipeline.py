@@ -12,9 +12,9 @@ from mpcvit.pipeline.kept import make_once
 from mpcvit.pipeline.plan import Plan
 from mpcvit.pipeline.run import Pipeline
 from mpcvit.search.derive import derive_by_ratio
-from tests.cli.test_commands import invoke
-from tests.unit.artifacts.test_config import TINY
-from tests.unit.search.test_derive import ALPHA, make_result
+from tests.command import invoke
+from tests.configs import TINY
+from tests.searches import ALPHA, make_result
 
 
 @pytest.mark.parametrize(

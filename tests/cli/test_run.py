@@ -14,7 +14,7 @@ from PIL import Image
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier
-from tests.cli.test_commands import invoke
+from tests.command import invoke
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close
 

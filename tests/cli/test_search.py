@@ -8,9 +8,9 @@ import pytest
 from mpcvit.artifacts.architecture import ActivationGranularity, Architecture, AttentionKind
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.experiments.catalogue import EXPERIMENTS
-from tests.cli.test_commands import invoke
-from tests.unit.artifacts.test_config import TINY
-from tests.unit.search.test_derive import ALPHA, make_result
+from tests.command import invoke
+from tests.configs import TINY
+from tests.searches import ALPHA, make_result
 
 K = AttentionKind
 

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from mpcvit.cli import app
-from tests.cli.test_commands import invoke
+from tests.command import invoke
 from tests.docs.commands import commands, parse
 from tests.docs.pages import PAGES, ROOT
 

@@ -9,7 +9,7 @@ import pytest
 from mpcvit.errors import UserError
 from mpcvit.report.docs import filled, make_table, pages, write_tables
 from mpcvit.report.method import draw_method
-from tests.cli.test_commands import invoke
+from tests.command import invoke
 from tests.docs.pages import ROOT
 
 NUMBERED = [

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.utils import Bunch
 
 from mpcvit.cost.estimate import estimate
-from tests.cli.test_commands import invoke
+from tests.command import invoke
 from tests.docs.commands import commands
 from tests.docs.pages import ROOT, blocks
 

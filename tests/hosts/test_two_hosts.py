@@ -14,7 +14,7 @@ from mpcvit.artifacts.provenance import MODEL_FILE
 from mpcvit.data import load_dataset
 from mpcvit.model.checkpoint import Checkpoint, flatten_parameters
 from mpcvit.train.supervised import train
-from tests.unit.artifacts.test_config import TINY
+from tests.configs import TINY
 
 
 def free_port():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import invoke
+from tests.command import invoke
 
 CONFIG = Path(__file__).parents[2] / "configs" / "digits-quick.toml"
 CHANCE = 0.1  # of ten digits

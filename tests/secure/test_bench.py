@@ -20,7 +20,7 @@ from mpcvit.errors import UserError
 from mpcvit.secure.components import attention_core, mlp
 from mpcvit.secure.probe import probe
 from mpcvit.secure.run import run
-from tests.cli.test_commands import invoke
+from tests.command import invoke
 from tests.models import small_config
 
 K = AttentionKind
@@ -183,7 +183,7 @@ def test_gelu_by_tanh_is_counted_beside_erf_and_searched_networks_replace_random
 
 @pytest.mark.long
 def test_profile_writes_a_file_that_search_reads(tmp_path):
-    from tests.unit.artifacts.test_config import TINY
+    from tests.configs import TINY
 
     out = tmp_path / "latency.json"
     printed = invoke("profile", TINY, "--out", out, "--kinds", "relu_softmax,scaling", "--json")

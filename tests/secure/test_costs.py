@@ -11,19 +11,12 @@ from mpcvit.artifacts.record import RunRecord
 from mpcvit.secure.spu import trace
 from mpcvit.secure.spu.trace import ProfileLog
 from tests.models import random_pixels, small_checkpoint, small_config
+from tests.records import counts
 
 CONFIG = small_config()
 ARCHITECTURE = Architecture.uniform(
     AttentionKind.RELU_SOFTMAX, depth=2, heads=3, mlp=MlpForm.LINEAR
 )
-
-
-def counts(record):
-    return [
-        (stage.name, stage.sent_bytes, stage.received_bytes, stage.exchanges)
-        for batch in record.batches
-        for stage in batch.stages
-    ]
 
 
 @pytest.fixture(scope="module")

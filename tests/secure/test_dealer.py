@@ -26,9 +26,8 @@ from mpcvit.secure.dealing import party as dealing
 from mpcvit.secure.dealing import rehearsal, spu_settings
 from mpcvit.secure.probe import probe
 from mpcvit.secure.spu.compile import compile_network
-from tests.models import random_pixels, small_checkpoint, small_config
-from tests.secure.test_lowered import FXP26
-from tests.tolerances import FXP18, FXP18_EXP, assert_close
+from tests.models import random_pixels, small_checkpoint, small_config, tiny
+from tests.tolerances import FXP18, FXP18_EXP, FXP26, assert_close
 from tests.unit.dealer.conftest import GOLDEN
 
 K = AttentionKind
@@ -59,12 +58,6 @@ def test_every_attention_kind_and_mlp_form(changes):
         checkpoint, pixels, replace(DEALER, **changes), reveal="logits", simulate=True
     )
     assert_close(found.logits, plain(plain.preprocess(list(pixels))), FXP18_EXP)
-
-
-def tiny():
-    config = small_config(depth=1)
-    architecture = Architecture.uniform(K.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
-    return small_checkpoint(config, architecture), random_pixels(config, 3)
 
 
 def test_the_same_as_with_the_first_party_and_rehearsed_once(monkeypatch):

@@ -5,7 +5,7 @@ from mpcvit.classifier import Classifier
 from mpcvit.data import load_dataset
 from mpcvit.secure.run import run
 from mpcvit.train.supervised import train
-from tests.unit.artifacts.test_config import TINY
+from tests.configs import TINY
 
 IMAGES = 64
 

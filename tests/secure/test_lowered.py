@@ -20,11 +20,9 @@ from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.spu.stages import cut_lowered
 from mpcvit.secure.tune import tune
 from tests.models import random_pixels, small_checkpoint, small_config
-from tests.tolerances import assert_close
+from tests.tolerances import FXP26, assert_close
 
 K = AttentionKind
-FXP26 = 1e-4
-"""Fixed point with 26 fraction bits against float32: a series' rounding, and float32's own."""
 
 
 def lowered(architecture, profile="semi2k", **changes):

@@ -32,9 +32,8 @@ from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.spu.compile import compile_function
 from mpcvit.secure.spu.engine import Engine
-from tests.secure.test_dealer import tiny
-from tests.secure.test_lowered import FXP26
-from tests.tolerances import assert_close
+from tests.models import tiny
+from tests.tolerances import FXP26, assert_close
 from tests.unit.dealer.conftest import GOLDEN
 
 DEALER = load_profile("semi2k-dealer")

@@ -11,7 +11,7 @@ import mpcvit
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
-from tests.secure.test_costs import counts
+from tests.records import counts
 from tests.tolerances import FXP18, assert_close
 from tests.two_party.conftest import shared_count
 from tests.two_party.processes import children, ports_of, sockets_of

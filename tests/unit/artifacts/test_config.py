@@ -1,16 +1,12 @@
 """Configuration: what is accepted, and how the rest is refused."""
 
-from pathlib import Path
-
 import pytest
 
 from mpcvit.artifacts.architecture import AttentionKind
 from mpcvit.artifacts.config import Config, ModelConfig, load_config
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
-
-CONFIGS = Path(__file__).parents[3] / "configs"
-TINY = CONFIGS / "digits-tiny.toml"
+from tests.configs import CONFIGS, TINY
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import EXPERIMENTS, find_experiment
 from mpcvit.experiments.published import published, published_table
 from mpcvit.experiments.run import Workshop
-from tests.unit.artifacts.test_config import TINY
+from tests.configs import TINY
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.toml"))
 

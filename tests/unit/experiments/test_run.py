@@ -18,7 +18,7 @@ from mpcvit.experiments.results import interval
 from mpcvit.experiments.run import Workshop, run_experiment
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.train.loop import DivergedError, StoppedError
-from tests.unit.artifacts.test_config import TINY
+from tests.configs import TINY
 from tests.unit.train.test_loop import StopAt
 
 QUICK = ("train.epochs=1", "search.epochs=1", "distill.epochs=1")

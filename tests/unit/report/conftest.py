@@ -12,8 +12,8 @@ from mpcvit.artifacts.provenance import Provenance, write_rows
 from mpcvit.artifacts.record import BatchCost
 from mpcvit.codec import encode
 from tests.models import small_checkpoint, small_config
-from tests.unit.artifacts.test_record import RECORD, stage
-from tests.unit.search.test_derive import ALPHA, make_result
+from tests.records import RECORD, stage
+from tests.searches import ALPHA, make_result
 
 RESULTS = Path(__file__).parents[3] / "results"
 K = AttentionKind

@@ -11,7 +11,7 @@ from mpcvit.report.charts.chart import Point, Series, XYChart
 from mpcvit.report.figures import write_figures
 from mpcvit.report.findings import gather
 from mpcvit.report.page import make_sections, render
-from tests.cli.test_commands import invoke
+from tests.command import invoke
 
 VOID = {"meta", "link", "br", "input", "hr", "img"}
 

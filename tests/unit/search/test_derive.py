@@ -15,31 +15,13 @@ from mpcvit.artifacts.architecture import (
     Granularity,
     MlpForm,
 )
-from mpcvit.artifacts.config import ModelConfig, SearchConfig
 from mpcvit.artifacts.profile import Network
-from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.artifacts.search import SearchResult
-from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.search.derive import MlpRule, derive_by_budget, derive_by_ratio
+from tests.searches import ALPHA, make_result
 
 K = AttentionKind
-MODEL = ModelConfig(image_size=4, patch_size=2, classes=3, depth=3, heads=3, width=12)
-HERE = Environment(created="", commit="", hardware="")
-
-
-def make_result(alpha, beta=(), model=MODEL, **search):
-    return SearchResult(
-        model=model,
-        search=SearchConfig(**search),
-        alpha=tuple(tuple(tuple(np.atleast_1d(row).tolist()) for row in layer) for layer in alpha),
-        beta=beta,
-        latency=estimate(model),
-        provenance=Provenance(origin="searched", environment=HERE),
-    )
-
-
-ALPHA = ((0.9, 0.1, 0.5), (0.8, 0.7, 0.6), (0.2, 0.3, 0.4))
 
 
 @pytest.mark.parametrize(("ratio", "kind"), [(1.0, K.RELU_SOFTMAX), (0.0, K.SCALING)])

@@ -13,7 +13,7 @@ from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch
 from mpcvit.search.objective import LayerPrice, Prices, expected_seconds
 from mpcvit.search.task import Search
-from tests.unit.artifacts.test_config import TINY
+from tests.configs import TINY
 
 
 def make_task(*settings):

@@ -15,7 +15,7 @@ from mpcvit.report.importance import ImportanceWriter
 from mpcvit.search.task import Search, search
 from mpcvit.train.log import read_log
 from mpcvit.train.loop import StoppedError, fit
-from tests.unit.artifacts.test_config import TINY
+from tests.configs import TINY
 from tests.unit.train.test_loop import StopAt
 
 

@@ -15,9 +15,9 @@ from mpcvit.errors import UserError
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.train.distilled import Distilled, _remembered, refuse_teacher, remember, retrain
 from mpcvit.train.losses import divergence, token_distance
+from tests.configs import TINY
 from tests.models import perturbed_parameters
 from tests.tolerances import F32, assert_close
-from tests.unit.artifacts.test_config import TINY
 
 K = AttentionKind
 CLASSES = tuple("0123456789")

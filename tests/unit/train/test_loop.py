@@ -19,7 +19,7 @@ from mpcvit.train import devices as devices_module
 from mpcvit.train.log import read_log
 from mpcvit.train.loop import DivergedError, StoppedError
 from mpcvit.train.supervised import train
-from tests.unit.artifacts.test_config import TINY
+from tests.configs import TINY
 
 
 def tiny(*overrides):

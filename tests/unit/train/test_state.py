@@ -8,7 +8,7 @@ from mpcvit.cost.estimate import estimate
 from mpcvit.search.task import Search
 from mpcvit.train.state import identify
 from mpcvit.train.supervised import Supervised
-from tests.unit.artifacts.test_config import TINY
+from tests.configs import TINY
 from tests.unit.train.test_distilled import make_task, make_teacher
 
 TEACHER = make_teacher(load_config(TINY))

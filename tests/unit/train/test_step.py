@@ -5,7 +5,7 @@ import jax
 from mpcvit.artifacts.config import load_config
 from mpcvit.train.devices import Devices
 from mpcvit.train.step import _empty_batch, initial_state, make_step
-from tests.unit.artifacts.test_config import TINY
+from tests.configs import TINY
 from tests.unit.train.test_state import supervised
 
 
