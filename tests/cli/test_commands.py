@@ -29,7 +29,7 @@ COMMANDS = (
     ["serve"],
     ["predict"],
     ["bench"],
-    ["bench", "training"],
+    ["bench", "network"],
 )
 
 

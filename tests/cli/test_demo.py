@@ -1,4 +1,4 @@
-"""`mpcvit ship` and `mpcvit demo` on a network that is trained, lowered and run in seconds."""
+"""`mpcvit demo` and the script that makes what it shows, on a network of seconds."""
 
 import json
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from functools import partial
 
 import pytest
+import typer
 
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.demo import show
@@ -13,6 +14,7 @@ from mpcvit.demo.showcase import Showcase
 from mpcvit.secure.run import run
 from tests.command import invoke
 from tests.configs import TINY
+from tests.tools import load_tool
 
 
 @pytest.fixture(scope="module")
@@ -21,15 +23,22 @@ def showcase(tmp_path_factory):
     smallest = ("train.epochs=1", "model.depth=1", "model.attention=scaling")
     overrides = (word for key in smallest for word in ("--set", key))
     invoke("train", TINY, "--out", folder / "run", *overrides)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mpcvit.demo.ship.CALIBRATION_IMAGES", 32)
-        told = invoke(
-            *("ship", folder / "run", "--names", "scaling"),
-            # without a dealer, which has tests of its own
-            *("--samples", 3, "--profile", "semi2k-wan", "--out", folder / "showcase"),
-        ).stdout
-    assert "test images" in told
+    tool = load_tool("make_showcase")
+    tool.CALIBRATION_IMAGES = 32
+    # without a dealer, which has tests of its own
+    tool.main(
+        [folder / "run"],
+        names="scaling",
+        out=folder / "showcase",
+        profile="semi2k-wan",
+        samples=3,
+    )
     return folder / "showcase"
+
+
+def test_as_many_names_as_networks(showcase):
+    with pytest.raises(typer.BadParameter, match="as many different names"):
+        load_tool("make_showcase").main([showcase, showcase], names="a,a", out=showcase)
 
 
 def test_a_showcase_says_where_its_networks_come_from(showcase):
@@ -83,9 +92,7 @@ def test_mistakes_are_told_before_anything_runs(showcase, tmp_path):
     out = ("--out", tmp_path / "out")
     refused = invoke("demo", "--models", showcase, "--images", 4, *out, code=2)
     assert "holds 3 sample images, not 4" in refused.stderr
-    assert "mpcvit ship" in invoke("demo", "--models", tmp_path, *out, code=2).stderr
-    refused = invoke("ship", showcase, showcase, "--names", "a,a", *out, code=2)
-    assert "as many different names" in refused.stderr
+    assert "tools/make_showcase.py" in invoke("demo", "--models", tmp_path, *out, code=2).stderr
     assert not (tmp_path / "out").exists()
     (tmp_path / "taken").write_text("a file")
     refused = invoke(

@@ -15,7 +15,7 @@ from mpcvit.errors import UserError
 _ORDER = (
     *("demo", "train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
     *("pipeline", "report", "evaluate", "show", "import", "lower", "explain", "run"),
-    *("certs", "serve", "predict", "dealer", "profile", "bench", "ship"),
+    *("certs", "serve", "predict", "dealer", "profile", "bench"),
 )
 
 

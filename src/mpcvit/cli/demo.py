@@ -1,4 +1,4 @@
-"""`mpcvit demo` and `mpcvit ship`."""
+"""`mpcvit demo`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, DataFolder, print_json
-from mpcvit.cli.private import ProfileName
+from mpcvit.cli.options import AsJson, print_json
 from mpcvit.cli.report import write_report
-from mpcvit.cli.running import load_test_images, load_training_images
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
     from mpcvit.demo.show import Shown
     from mpcvit.demo.showcase import Sample, Showcase
-
-SHIPPED_PROFILE = "semi2k-dealer-wan"
 
 
 @app.command()
@@ -27,7 +23,7 @@ def demo(
     ] = 4,
     models: Annotated[
         Path | None,
-        typer.Option(help="A showcase of your own, as mpcvit ship makes it."),
+        typer.Option(help="A showcase of your own, as tools/make_showcase.py makes it."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for networks, records and report.")] = (
         Path("runs/demo")
@@ -80,63 +76,6 @@ def demo(
     )
     print(f"networks  {out}")
     print(f"report    {page}")
-
-
-@app.command()
-def ship(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="Run folders; the first is what others speed up."),
-    ],
-    names: Annotated[str, typer.Option(help="What to call them, between commas.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the showcase; replaced.")],
-    data: DataFolder = None,
-    search: Annotated[
-        Path | None, typer.Option(help="Run folder of the search that found them.")
-    ] = None,
-    profile: ProfileName = SHIPPED_PROFILE,
-    samples: Annotated[int, typer.Option(min=1, help="Sample images to pack.")] = 10,
-    as_json: AsJson = False,
-) -> None:
-    """Pack trained networks, their programs and sample images for mpcvit demo.
-
-    Each network is lowered with training images, and its program evaluated on
-    the whole test split. The samples are the first test image of each class.
-    What is written says where everything comes from.
-
-    Example: mpcvit ship runs/digits runs/retrained --names softmax,mpcvit --out showcase
-    """
-    from mpcvit.cores import split_cpu
-
-    called = [name.strip() for name in names.split(",")]
-    if len(set(called)) != len(runs):
-        raise UserError(f"{len(runs)} runs need as many different names, not {names!r}")
-    split_cpu(256)
-
-    from mpcvit.artifacts.provenance import MODEL_FILE
-    from mpcvit.demo.ship import ship as stage
-    from mpcvit.model.checkpoint import Checkpoint
-    from mpcvit.report.live import counting
-
-    first = Checkpoint.load(runs[0] / MODEL_FILE)
-    with counting() as progress:
-        showcase = stage(
-            dict(zip(called, runs, strict=True)),
-            load_training_images(first, data, progress),
-            load_test_images(first, data, progress),
-            out,
-            profile=profile,
-            samples=samples,
-            search=search,
-            progress=progress,
-        )
-    if as_json:
-        print_json({"out": str(out), "top1": {one.name: one.top1 for one in showcase.networks}})
-        return
-    for one in showcase.networks:
-        told = ", ".join(f"{form} {100 * top1:.2f} %" for form, top1 in one.top1.items())
-        print(f"{one.name:<10} {told} of {showcase.test_images:,} test images")
-    print(f"showcase   {out}")
 
 
 def _tell(showcase: "Showcase", shown: "Sequence[Shown]", samples: "Sequence[Sample]") -> None:

@@ -2,7 +2,7 @@
 
 `showcase.json` says where each comes from and how well it does; beside it lie a
 run folder for each network, with its program in it, and the images as PNGs.
-`mpcvit ship` makes such a folder, and nobody edits one by hand.
+`tools/make_showcase.py` makes such a folder; never edit one by hand.
 """
 
 import hashlib
@@ -70,7 +70,9 @@ class Showcase:
         try:
             document = read_json(place.read_text(encoding="utf-8"), str(place))
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{folder} holds no showcase; mpcvit ship makes one") from error
+            raise UserError(
+                f"{folder} holds no showcase; tools/make_showcase.py makes one"
+            ) from error
         if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
             raise UserError(f"{place} is no showcase of this version ({FORMAT!r})")
         try:

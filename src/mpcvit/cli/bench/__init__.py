@@ -17,6 +17,5 @@ from mpcvit.cli.bench import (  # noqa: E402
     lowering,  # noqa: F401
     networks,  # noqa: F401
     threads,  # noqa: F401
-    training,  # noqa: F401
     tunnel,  # noqa: F401
 )

@@ -1,9 +1,14 @@
-"""How fast training, its input and evaluation are on this machine.
+"""Measure training, its input and evaluation on this machine, beside PyTorch if it is installed.
 
-What is compared is measured in turns within one run, because machines are
-shared: the ratio counts, and each figure is the median of its rounds.
+    python tools/compare_with_pytorch.py configs/cifar10.toml --out results/training-speed.csv
+
+Contenders are measured in turns within one run, because machines are shared: compare ratios.
+Each value is the median of its rounds. PyTorch runs in a process of its own, which is this
+script with the argument `pytorch`: it reads a model's shape as JSON from its first line, then
+a number of steps per line, and answers each with the seconds that they took.
 """
 
+import importlib
 import importlib.util
 import json
 import os
@@ -14,18 +19,22 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import jax
 import numpy as np
+import typer
 
 from mpcvit.artifacts.architecture import Architecture
-from mpcvit.artifacts.config import Config
-from mpcvit.artifacts.provenance import Environment
-from mpcvit.codec import encode
+from mpcvit.artifacts.config import Config, ModelConfig, load_config
+from mpcvit.artifacts.provenance import Environment, write_rows
+from mpcvit.codec import decode, encode
+from mpcvit.cores import split_cpu
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch, Split, TrainBatches
 from mpcvit.errors import UserError
+from mpcvit.report.live import counting
 from mpcvit.search.task import Search
 from mpcvit.train.devices import Devices
 from mpcvit.train.evaluate import Evaluator
@@ -34,11 +43,12 @@ from mpcvit.train.supervised import Supervised
 
 Progress = Callable[[str, int, int], None]
 STEPS = 2  # per round
+_PYTORCH = "pytorch"  # the argument of the process that runs PyTorch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Images per second, as median and quartiles over rounds."""
+    """A median of images per second, with the quartiles of its rounds."""
 
     name: str
     images_per_s: float
@@ -115,7 +125,7 @@ def _jax_step(config: Config, task: Task) -> Callable[[], float]:
 
 
 class _TorchStep:
-    """The same step by PyTorch in a process of its own; no measure without PyTorch."""
+    """A training step by PyTorch in a process of its own; there is none without PyTorch."""
 
     def __init__(self, config: Config) -> None:
         self.measures: dict[str, Callable[[], float]] = {}
@@ -123,7 +133,7 @@ class _TorchStep:
         if importlib.util.find_spec("torch") is None:
             return
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "mpcvit.bench.torch_vit"],
+            [sys.executable, __file__, _PYTORCH],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -164,7 +174,7 @@ class _TorchStep:
 
 
 def _pipeline(config: Config, rounds: int, progress: Progress) -> Rate:
-    """Augmented batches, as many as training would take, of images of random pixels."""
+    """Time augmented batches of images of random pixels."""
     size, model = 4 * config.train.batch_size, config.model
     rng = np.random.default_rng(0)
     shape = (size, model.image_size, model.image_size, model.channels)
@@ -234,3 +244,99 @@ def _random_batch(config: Config) -> Batch:
         labels=np.zeros(size, np.int32),
         places=np.arange(size, dtype=np.int32),
     )
+
+
+def serve_pytorch() -> None:
+    """Measure the paper's network in PyTorch, as standard input asks."""
+    # PyTorch is no dependency: it is looked up by name, and only in this process.
+    torch: Any = importlib.import_module("torch")
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self, config: ModelConfig, depth_rate: float) -> None:
+            super().__init__()
+            self.config, self.depth_rate = config, depth_rate
+            width, hidden = config.width, config.hidden
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv = nn.Linear(width, 3 * width, bias=config.qkv_bias)
+            self.proj = nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+        def attend(self, x: Any) -> Any:
+            batch, tokens, width = x.shape
+            qkv = self.qkv(x).reshape(batch, tokens, 3, self.config.heads, self.config.head_dim)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            weights = (q @ k.transpose(-2, -1) * self.config.head_dim**-0.5).softmax(dim=-1)
+            weights = nn.functional.dropout(weights, self.config.attention_dropout)
+            return self.proj((weights @ v).transpose(1, 2).reshape(batch, tokens, width))
+
+        def drop(self, x: Any) -> Any:
+            if self.depth_rate == 0:
+                return x
+            kept = torch.rand(len(x), 1, 1) >= self.depth_rate
+            return x * kept / (1 - self.depth_rate)
+
+        def forward(self, x: Any) -> Any:
+            x = self.norm2(x + self.drop(self.attend(self.norm1(x))))
+            return x + self.drop(self.down(nn.functional.gelu(self.up(x))))
+
+    class Vit(nn.Module):
+        def __init__(self, config: ModelConfig) -> None:
+            super().__init__()
+            patch, width = config.patch_size, config.width
+            self.patch = nn.Conv2d(config.channels, width, patch, patch)
+            self.token = nn.Parameter(torch.zeros(1, 1, width))
+            self.position = nn.Parameter(torch.randn(1, config.tokens, width) * 0.02)
+            rates = torch.linspace(0, config.stochastic_depth, config.depth).tolist()
+            self.blocks = nn.Sequential(*(Block(config, rate) for rate in rates))
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, config.classes)
+
+        def forward(self, images: Any) -> Any:
+            x = self.patch(images).flatten(2).transpose(1, 2)
+            x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.position
+            return self.head(self.norm(self.blocks(x))[:, 0])
+
+    request = json.loads(sys.stdin.readline())
+    config = decode(ModelConfig, request["model"], "model")
+    batch_size = request["batch_size"]
+    torch.set_num_threads(request["threads"])
+    torch.manual_seed(0)
+    model = Vit(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.06)
+    images = torch.randn(batch_size, config.channels, config.image_size, config.image_size)
+    targets = torch.softmax(torch.randn(batch_size, config.classes), dim=-1)
+    for line in sys.stdin:
+        started = time.perf_counter()
+        for _ in range(int(line)):
+            optimizer.zero_grad(set_to_none=True)
+            loss = nn.functional.cross_entropy(model(images), targets)
+            loss.backward()
+            optimizer.step()
+        print(time.perf_counter() - started, flush=True)
+
+
+def main(
+    config_file: Annotated[Path, typer.Argument(help="Configuration (TOML).")],
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds per measurement.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="CSV file for the rows.")] = None,
+) -> None:
+    """Print images per second of training, search, input pipeline and evaluation."""
+    config = load_config(config_file)
+    split_cpu(config.train.batch_size)
+    with counting() as progress:
+        rows = bench_training(config, rounds=rounds, progress=progress)
+    if out is not None:
+        write_rows(out, rows)
+    for row in rows:
+        print(
+            f"{row['what']:<22} {row['images_per_s']:>9,.1f} images/s"
+            f"  ({row['low_quartile']:,.1f} to {row['high_quartile']:,.1f})"
+            f"  {row['times_jax_step']:.2f} x"
+        )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == [_PYTORCH]:
+        serve_pytorch()
+    else:
+        typer.run(main)
