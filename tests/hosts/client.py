@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 import mpcvit
-from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.errors import UserError
 from mpcvit.secure.parties.wan import Relay, Route
 
@@ -23,7 +23,7 @@ def main() -> None:
         server = task["server"]
         if task["network"]:
             route = Route(dialler="client", dialled="server", target=server)
-            relay = stack.enter_context(Relay(Network(**task["network"]), [route]))
+            relay = stack.enter_context(Relay(NetworkLink(**task["network"]), [route]))
             server = relay.addresses[route]
         say(what="loaded")
         sys.stdin.readline()

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 import mpcvit
-from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.classifier import Classifier
 from mpcvit.dealer.keys import PUBLIC_FILE, make_keys
 from mpcvit.errors import UserError
@@ -29,7 +29,7 @@ from tests.two_party.processes import working_below
 
 CLIENT_PROGRAM = Path(__file__).with_name("client.py")
 LONG_S = 120.0  # until a test calls a wait endless; says nothing about speed
-SLOW = Network(round_trip_ms=40.0)  # an image takes 5 s, so that faults strike within a run
+SLOW = NetworkLink(round_trip_ms=40.0)  # an image takes 5 s, so that faults strike within a run
 
 
 @dataclass(frozen=True, kw_only=True)

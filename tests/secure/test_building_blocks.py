@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.profile import Truncation, load_profile
+from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.protocols import Truncation
 from mpcvit.secure.probe import probe
 
 NARROW = load_profile("semi2k")

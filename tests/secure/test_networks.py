@@ -84,9 +84,12 @@ def test_tolerance_has_teeth():
 
 
 def test_a_rest_of_images_and_a_128_bit_ring():
-    from mpcvit.artifacts.profile import Dealer, Profile, Protocol
+    from mpcvit.artifacts.profile import Profile
+    from mpcvit.artifacts.protocols import PROTOCOLS, Dealer
 
-    profile = Profile(protocol=Protocol.SEMI2K, dealer=Dealer.FIRST_PARTY_INSECURE, ring_bits=128)
+    profile = Profile(
+        protocol=PROTOCOLS["SEMI2K"], dealer=Dealer.FIRST_PARTY_INSECURE, ring_bits=128
+    )
     config = small_config(depth=1)
     checkpoint = small_checkpoint(config, one_layer())
     pixels = random_pixels(config, 3)

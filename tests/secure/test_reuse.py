@@ -15,7 +15,8 @@ from spu import libspu
 from spu.experimental import make_cached_var
 
 import mpcvit
-from mpcvit.artifacts.profile import Truncation, load_profile
+from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.protocols import Truncation
 from mpcvit.artifacts.record import Reveal
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.gateway import Gateway, Recorder, ScriptFollower, zeros

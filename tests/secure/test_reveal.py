@@ -8,7 +8,8 @@ import pytest
 
 import mpcvit
 from mpcvit.artifacts.architecture import Architecture, AttentionKind
-from mpcvit.artifacts.profile import Truncation, load_profile
+from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.protocols import Truncation
 from mpcvit.artifacts.record import Reveal
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError

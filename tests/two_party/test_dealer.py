@@ -8,7 +8,7 @@ import pytest
 
 import mpcvit
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
-from mpcvit.artifacts.profile import Limits, Network, load_profile
+from mpcvit.artifacts.profile import Limits, NetworkLink, load_profile
 from mpcvit.errors import UserError
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close
@@ -18,7 +18,7 @@ CONFIG = small_config(depth=1)
 ARCHITECTURE = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
 QUICK = replace(
     load_profile("semi2k-dealer-wan"),
-    network=Network(round_trip_ms=10.0),
+    network=NetworkLink(round_trip_ms=10.0),
     limits=Limits(connect_s=8.0, silence_s=20.0),
 )
 
@@ -50,7 +50,7 @@ def test_a_dealer_that_dies(model, nobody_left):
             (dealer,) = children("mpcvit.secure.dealing.local_dealer").values()
             os.kill(dealer, signal.SIGKILL)
 
-    profile = replace(QUICK, network=Network(round_trip_ms=40.0, bandwidth_bytes_per_s=2e5))
+    profile = replace(QUICK, network=NetworkLink(round_trip_ms=40.0, bandwidth_bytes_per_s=2e5))
     with pytest.raises(UserError, match=r"the dealer at|its dealer") as error:
         mpcvit.run(checkpoint, pixels, profile, progress=strike)
     assert "tried for 8 s" in str(error.value)

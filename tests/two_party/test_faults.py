@@ -11,14 +11,14 @@ from dataclasses import replace
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.profile import Limits, Network, load_profile
+from mpcvit.artifacts.profile import Limits, NetworkLink, load_profile
 from mpcvit.errors import UserError
 from tests.two_party.processes import children, working_below
 
 # so slow that every layer takes seconds
 SLOW = replace(
     load_profile("semi2k"),
-    network=Network(round_trip_ms=200.0),
+    network=NetworkLink(round_trip_ms=200.0),
     limits=Limits(connect_s=20.0, silence_s=3.0),
 )
 

@@ -14,14 +14,15 @@ WORDS = ("half\n", "all\n")
 # A party that sends numbers and expects the same ones; after each half it waits.
 PARTY = """
 import os, sys
-from mpcvit.artifacts.profile import Limits, Protocol
+from mpcvit.artifacts.profile import Limits
+from mpcvit.artifacts.protocols import PROTOCOLS
 from mpcvit.secure.spu.link import connect
 from mpcvit.secure.parties.roles import Role
 name, ours, theirs, connect_s = sys.argv[1:]
 role = Role(name)
 (peer,) = {Role.MODEL_OWNER, Role.DATA_OWNER} - {role}
 limits = Limits(connect_s=float(connect_s), silence_s=60.0)
-channel = connect(role, Protocol.SEMI2K, {role: ours, peer: theirs}, limits, "one")
+channel = connect(role, PROTOCOLS["SEMI2K"], {role: ours, peer: theirs}, limits, "one")
 for word in ("half", "all"):
     for number in range(20):
         channel.send_json(peer, [word, number])

@@ -5,56 +5,24 @@ and are known by their bare names too.
 """
 
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from mpcvit.artifacts.protocols import Dealer, Protocol, Truncation, names_of
 from mpcvit.codec import decode, encode, read_toml, require
 from mpcvit.errors import UserError, nearest
 
 SHIPPED = Path(__file__).parent / "profiles"
 SECURE_DEFAULT = "cheetah"  # two parties, and nobody to trust
 DEALER_DEFAULT = "semi2k-dealer"  # two parties, and a dealer that colludes with neither
-_AGREED = (
+_SHARED = (
     *("protocol", "ring_bits", "fraction_bits", "dealer"),
     *("truncation", "reuse_weight_masks", "owned_weights"),
 )
 
 
-class Protocol(str, Enum):
-    """How shares are computed on; docs/threat_model.md says who must trust whom."""
-
-    SEMI2K = "SEMI2K"
-    CHEETAH = "CHEETAH"
-    ABY3 = "ABY3"
-
-    @property
-    def parties(self) -> int:
-        return 3 if self is Protocol.ABY3 else 2
-
-
-class Dealer(str, Enum):
-    """Who makes the correlated randomness that SEMI2K consumes."""
-
-    NONE = "none"
-    THIRD_PARTY = "third-party"
-    FIRST_PARTY_INSECURE = "first-party-insecure"
-
-
-class Truncation(str, Enum):
-    """How a product drops the fraction bits that it has too many.
-
-    faithful: as SPU does unless told otherwise; SEMI2K pays an exchange for it
-    local:    each party shifts its own share, in no exchange; the result is wrong by
-              2^(ring_bits - fraction_bits) with a probability that shrinks with the ring
-    """
-
-    FAITHFUL = "faithful"
-    LOCAL = "local"
-
-
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class NetworkLink:
     """A line between two parties, the same in both directions; zeros: as it is."""
 
     round_trip_ms: float = 0.0
@@ -67,12 +35,12 @@ class Network:
 
     @property
     def is_emulated(self) -> bool:
-        return self != Network()
+        return self != NetworkLink()
 
     def seconds(self, *, exchanges: float, sent_bytes: float) -> float:
         """Time on the line: half a round trip per exchange, and the bytes one way.
 
-        >>> wan = Network(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
+        >>> wan = NetworkLink(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
         >>> wan.seconds(exchanges=100, sent_bytes=88_000_000)
         4.0
         """
@@ -105,11 +73,11 @@ class Profile:
     truncation: Truncation = Truncation.FAITHFUL
     reuse_weight_masks: bool = False  # open a weight once a session, where that pays
     owned_weights: bool = False  # kept whole by their owner rather than split into shares
-    network: Network = field(default_factory=Network)
+    network: NetworkLink = field(default_factory=NetworkLink)
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        ring, is_semi2k = self.ring_bits, self.protocol is Protocol.SEMI2K
+        ring, protocol = self.ring_bits, self.protocol
         require(ring in (64, 128), "ring_bits", f"must be 64 or 128, not {ring}")
         # a product has twice the fraction bits, and needs room for its whole part and sign
         most = ring // 2 - 8
@@ -118,24 +86,26 @@ class Profile:
             "fraction_bits",
             f"must lie in [8, {most}] in a ring of {ring} bits, not be {self.fraction_bits}",
         )
-        if is_semi2k and self.dealer is Dealer.NONE:
-            # it cannot do without, and only the insecure one must be asked for by name
-            object.__setattr__(self, "dealer", Dealer.THIRD_PARTY)
+        if self.dealer is Dealer.NONE:
+            # only an insecure dealer must be asked for by name
+            object.__setattr__(self, "dealer", protocol.dealers[0])
         require(
-            is_semi2k or self.dealer is Dealer.NONE,
+            self.dealer in protocol.dealers,
             "dealer",
-            f'must be "none": {self.protocol.value} has no dealer',
+            f'must be "none": {protocol.name} has no dealer',
         )
         require(
-            self.truncation is not Truncation.LOCAL or (is_semi2k and ring == 128),
+            self.truncation in protocol.truncations
+            and (self.truncation is not Truncation.LOCAL or ring == 128),
             "truncation",
-            'can be "local" under SEMI2K with ring_bits = 128 alone: in a smaller ring it ruins '
-            "an inference far too often, and other protocols truncate in their own way",
+            f'can be "local" under {names_of(lambda row: row.truncates_locally)} with '
+            "ring_bits = 128 alone: in a smaller ring it ruins an inference far too often, and "
+            "other protocols truncate in their own way",
         )
         require(
-            not self.reuse_weight_masks or is_semi2k,
+            not self.reuse_weight_masks or protocol.reuses_masks,
             "reuse_weight_masks",
-            "needs SEMI2K: other protocols open no weights",
+            f"needs {names_of(lambda row: row.reuses_masks)}: other protocols open no weights",
         )
         # only a gateway between SPU and its dealer sees that no mask hides two things
         require(
@@ -145,9 +115,9 @@ class Profile:
             "notice a mask that gives secrets away",
         )
         require(
-            not self.owned_weights or self.protocol is Protocol.CHEETAH,
+            not self.owned_weights or protocol.owned_weights,
             "owned_weights",
-            "needs CHEETAH: other protocols gain nothing by it",
+            f"needs {names_of(lambda row: row.owned_weights)}: other protocols gain nothing by it",
         )
 
     @property
@@ -159,7 +129,7 @@ class Profile:
     def magnitude_limit(self) -> float:
         """Beyond this a product wraps around the ring before it is truncated.
 
-        >>> int(Profile(protocol=Protocol.CHEETAH).magnitude_limit) == 2**26
+        >>> int(load_profile("cheetah").magnitude_limit) == 2**26
         True
         """
         return 2.0 ** (self.ring_bits - 2 - 2 * self.fraction_bits)
@@ -169,32 +139,24 @@ class Profile:
         """What everyone who sees a result of this profile must know, if anything."""
         if self.dealer is Dealer.FIRST_PARTY_INSECURE:
             return (
-                "INSECURE dealer: the model owner makes SEMI2K's randomness and could open every "
-                "secret; for measuring only"
+                f"INSECURE dealer: the model owner makes {self.protocol.name}'s randomness and "
+                "could open every secret; for measuring only"
             )
         return ""
 
     @property
     def trust(self) -> str:
         """Whom the owners of model and images must trust."""
-        match self.protocol:
-            case Protocol.SEMI2K if self.dealer is Dealer.THIRD_PARTY:
-                return "the dealer to collude with neither party, and all to follow the protocol"
-            case Protocol.SEMI2K:
-                return self.warning
-            case Protocol.CHEETAH:
-                return "nobody, as long as both parties follow the protocol"
-            case Protocol.ABY3:
-                return "no two of the three to collude, and all to follow the protocol"
+        return self.warning or self.protocol.trust
 
-    def agreed(self) -> dict[str, Any]:
-        """What the parties must have in common."""
+    def shared_settings(self) -> dict[str, Any]:
+        """Return what the parties must have in common."""
         plain = encode(self)
-        return {name: plain[name] for name in _AGREED}
+        return {name: plain[name] for name in _SHARED}
 
 
 def default_profile(dealer: str | None = None) -> str:
-    """What private runs take unless told otherwise; of SEMI2K that with a dealer.
+    """Return the name of the default profile: the one with a dealer if there is one.
 
     >>> default_profile(), default_profile("dealer.example.org:9100")
     ('cheetah', 'semi2k-dealer')

@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.errors import UserError
 from mpcvit.storage import read_json, write_text
@@ -63,7 +63,7 @@ class StageCost:
     compute_s: float
     operations: tuple[OperationCost, ...] = ()
 
-    def modelled_s(self, network: Network) -> float:
+    def modelled_s(self, network: NetworkLink) -> float:
         one_way_bytes = max(self.sent_bytes, self.received_bytes)
         return self.compute_s + network.seconds(exchanges=self.exchanges, sent_bytes=one_way_bytes)
 
@@ -155,7 +155,7 @@ class RunRecord:
     def compute_s(self) -> float:
         return self._total(lambda stage: stage.compute_s)
 
-    def modelled_s(self, network: Network) -> float:
+    def modelled_s(self, network: NetworkLink) -> float:
         """Seconds that all batches would take over a network, without the set-up.
 
         exchanges * round_trip / 2 + bytes / bandwidth + compute

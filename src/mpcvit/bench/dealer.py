@@ -14,7 +14,8 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from mpcvit.artifacts.profile import Dealer, Profile
+from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal, RunRecord
 from mpcvit.bench.networks import random_images
 from mpcvit.bench.secure import here

@@ -11,7 +11,8 @@ from typing import Any
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import ChoiceCost, Cost, LatencyTable, LayerCosts
-from mpcvit.artifacts.profile import Profile, Protocol
+from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import names_of
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.artifacts.record import StageCost
 from mpcvit.bench.lowered import lower_like
@@ -145,10 +146,10 @@ def measure_lowered_latency(
 
 
 def _require_rounds(profile: Profile) -> None:
-    if profile.protocol is Protocol.CHEETAH:
+    if not profile.protocol.counts_rounds:
         raise UserError(
-            "a latency file prices exchanges, and Cheetah's many one-way messages are no rounds; "
-            "take a profile of SEMI2K or ABY3"
+            f"a latency file prices exchanges, and messages of {profile.protocol.name} are no "
+            f"rounds; use a profile of {names_of(lambda row: row.counts_rounds)}"
         )
 
 
@@ -157,7 +158,7 @@ def _table(
 ) -> LatencyTable:
     return LatencyTable(
         source=(
-            f"measured: counts and CPU seconds of {what} under {profile.protocol.value} on SPU "
+            f"measured: counts and CPU seconds of {what} under {profile.protocol.name} on SPU "
             f"({profile.ring_bits}-bit ring, {profile.fraction_bits} fraction bits), "
             "network modelled"
         ),
@@ -169,7 +170,7 @@ def _table(
         details={
             "model": encode(model),
             "profile": encode(profile),
-            "environment": vars(Environment.current()),
+            "environment": vars(Environment.here()),
             **({"warning": profile.warning} if profile.warning else {}),
         },
     )
@@ -185,9 +186,9 @@ def _affine(make: Callable[[int], Component], most: int, profile: Profile) -> Ch
 
 def _line(one: Cost, every: Cost, most: int) -> ChoiceCost:
     if most == 1:
-        return ChoiceCost(per_unit=one)
+        return ChoiceCost(each=one)
     each = (every + one.times(-1)).times(1 / (most - 1))
-    return ChoiceCost(shared=_not_below_zero(one + each.times(-1)), per_unit=_not_below_zero(each))
+    return ChoiceCost(once=_not_below_zero(one + each.times(-1)), each=_not_below_zero(each))
 
 
 def _cost(stage: StageCost) -> Cost:

@@ -15,7 +15,8 @@ from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture, AttentionKind
 from mpcvit.artifacts.config import ModelConfig
-from mpcvit.artifacts.profile import Network, Profile, Protocol, Truncation
+from mpcvit.artifacts.profile import NetworkLink, Profile
+from mpcvit.artifacts.protocols import Truncation
 from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
 from mpcvit.bench.secure import here
@@ -76,7 +77,7 @@ def bench_lowering(
         checkpoint = random_checkpoint(model, architecture)
         plan = plan_for(architecture, examples)
         program = lower_like(plan, model, architecture, choose_engine(profile))
-        if batch_size > 1 and profile.protocol is Protocol.SEMI2K:  # where another ring may win
+        if batch_size > 1 and profile.protocol.truncates_locally:  # where another ring may win
             inputs = program.preprocess(list(random_images(model, 8)))
             program = tune(program, inputs, profile, batch_size=min(batch_size, _TUNED_BATCH))
         costs = partial(_cost, profile=profile, batch_size=batch_size, stage=stage, measure=measure)
@@ -235,7 +236,7 @@ def _cost(
         "sent_mb": round(steady.sent_bytes / 1e6, 3),
         "compute_s": round(steady.compute_s / batch_size, 3),
         "modelled_s": ""
-        if profile.protocol is Protocol.CHEETAH
+        if not profile.protocol.counts_rounds
         else round(steady.modelled_s(profile.network) / batch_size, 3),
         "measured_s": round(steady.seconds / batch_size, 3) if measure else "",
         "set_up_exchanges": set_up.warm_up_exchanges,
@@ -247,7 +248,7 @@ def _cost(
     }
 
 
-def _set_up_s(record: RunRecord, network: Network) -> float:
+def _set_up_s(record: RunRecord, network: NetworkLink) -> float:
     """Of first uses: by the wall clock where it ran, or as modelled."""
     set_up = record.set_up
     if record.was_timed:

@@ -16,7 +16,7 @@ import numpy as np
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import WAN
-from mpcvit.artifacts.profile import Network, Profile, Protocol
+from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
 from mpcvit.bench.networks import (
@@ -268,7 +268,7 @@ def _with_patches(model: ModelConfig, side: int) -> ModelConfig:
     return replace(model, image_size=side * model.patch_size)
 
 
-def _network_of(profile: Profile) -> Network:
+def _network_of(profile: Profile) -> NetworkLink:
     """The profile's own, or the paper's WAN where it emulates none."""
     return profile.network if profile.network.is_emulated else WAN
 
@@ -278,9 +278,8 @@ def _counts(cost: StageCost | RunRecord, profile: Profile) -> Row:
         "exchanges": cost.exchanges,
         "sent_mb": round(cost.sent_bytes / 1e6, 4),
         "compute_s": round(cost.compute_s, 4),
-        # Cheetah's many one-way messages are no rounds, so nothing can be modelled from them
         "modelled_s": ""
-        if profile.protocol is Protocol.CHEETAH
+        if not profile.protocol.counts_rounds
         else round(cost.modelled_s(_network_of(profile)), 4),
     }
 
@@ -291,7 +290,7 @@ def _measured(seconds: float | None) -> Row:
 
 def here(model: ModelConfig | None, profile: Profile) -> Row:
     """What every row says of shape, profile, network and machine."""
-    here, network = Environment.current(), _network_of(profile)
+    here, network = Environment.here(), _network_of(profile)
     shape = {}
     if model is not None:
         shape = {
@@ -300,7 +299,7 @@ def here(model: ModelConfig | None, profile: Profile) -> Row:
         }
     return {
         **shape,
-        "protocol": profile.protocol.value,
+        "protocol": profile.protocol.name,
         "ring_bits": profile.ring_bits,
         "fraction_bits": profile.fraction_bits,
         "round_trip_ms": network.round_trip_ms,

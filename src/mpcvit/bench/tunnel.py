@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.artifacts.profile import Network, Profile
+from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.bench.networks import random_images
 from mpcvit.bench.secure import here
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 def bench_tunnel(
     model: Checkpoint,
     profile: Profile,
-    networks: dict[str, Network],
+    networks: dict[str, NetworkLink],
     *,
     images: int,
     rounds: int,
@@ -75,7 +75,7 @@ def bench_tunnel(
 
 
 def _run_over_spu_link(
-    model: Checkpoint, pictures: np.ndarray, profile: Profile, network: Network
+    model: Checkpoint, pictures: np.ndarray, profile: Profile, network: NetworkLink
 ) -> RunRecord:
     """Let SPU listen on ports of loopback, with its own TLS."""
     roles = roles_of(profile.protocol)
@@ -118,7 +118,7 @@ def _run_over_spu_link(
 
 
 def _run_through_tunnel(
-    model: Checkpoint, pictures: np.ndarray, profile: Profile, network: Network
+    model: Checkpoint, pictures: np.ndarray, profile: Profile, network: NetworkLink
 ) -> RunRecord:
     """Serve on a port of loopback, and predict through it."""
     (address,) = free_addresses(1)

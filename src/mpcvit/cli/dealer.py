@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 dealer = typer.Typer(
     no_args_is_help=True,
-    help="Be the dealer of two other organisations: make SEMI2K's randomness for them.",
+    help="Be the dealer of two other organisations: make correlated randomness for them.",
 )
 app.add_typer(dealer, name="dealer")
 

@@ -52,7 +52,7 @@ def demo(
     samples, profile = showcase.samples[:images], load_profile(showcase.profile)
     line = profile.network
     console.print(
-        f"{images} images at a time, {profile.protocol.value} through an emulated line of "
+        f"{images} images at a time, {profile.protocol.name} through an emulated line of "
         f"{line.round_trip_ms:g} ms and {line.bandwidth_bytes_per_s / 1e6:g} MB/s",
         highlight=False,
         soft_wrap=True,

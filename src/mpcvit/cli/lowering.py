@@ -60,7 +60,7 @@ def lower(
     """
     settings = load_profile(profile)
 
-    from mpcvit.data import sample_evenly
+    from mpcvit.data import spread
     from mpcvit.lowering.lower import lower as stage
     from mpcvit.lowering.passes import Passes
     from mpcvit.model.checkpoint import Checkpoint
@@ -74,7 +74,7 @@ def lower(
         split = load_training_images(checkpoint, data, progress)
         program = stage(
             checkpoint,
-            sample_evenly(split, images),
+            spread(split, images),
             settings,
             error_budget=error_budget,
             passes=passes,
@@ -83,7 +83,7 @@ def lower(
         if tune:
             from mpcvit.secure.tune import tune as find_engine
 
-            pixels = sample_evenly(split, min(images, 64))
+            pixels = spread(split, min(images, 64))
             program = find_engine(
                 program,
                 program.preprocess(pixels),

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mpcvit.secure.run import RunResult
 
 _PROFILES = (
-    f"Protocol, ring and network: a TOML file, or one of {', '.join(shipped_profiles())}. Those of "
-    "SEMI2K without a dealer are for measuring only, as one party must be trusted with everything."
+    f"Protocol, ring and network: a TOML file, or one of {', '.join(shipped_profiles())}. Those "
+    "with an insecure dealer (semi2k, semi2k-lan, semi2k-wan) are for measuring only."
 )
 ProfileName = Annotated[str, typer.Option("--profile", metavar="PROFILE", help=_PROFILES)]
 MaybeProfile = Annotated[
@@ -29,8 +29,8 @@ MaybeProfile = Annotated[
     typer.Option(
         "--profile",
         metavar="PROFILE",
-        help=f"{_PROFILES} {SECURE_DEFAULT} unless given, {DEALER_DEFAULT} for a program that was "
-        "lowered for SEMI2K.",
+        help=f"{_PROFILES} Default: {SECURE_DEFAULT}, or {DEALER_DEFAULT} for a program that was "
+        "lowered for a profile with a dealer.",
     ),
 ]
 Pictures = Annotated[

@@ -42,11 +42,13 @@ def estimate(
     Example: mpcvit estimate configs/cifar10.toml --out latency.json
     """
     from mpcvit.artifacts.architecture import Architecture
-    from mpcvit.artifacts.profile import Network
+    from mpcvit.artifacts.profile import NetworkLink
     from mpcvit.cost.estimate import estimate as stage
 
     model = configure(config_file, None, overrides).model
-    network = Network(round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6 * bandwidth_mb_per_s)
+    network = NetworkLink(
+        round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6 * bandwidth_mb_per_s
+    )
     table = stage(model, network)
     table.save(out)
     rows = []
@@ -219,13 +221,13 @@ def _tell(derived: "Derived", table: "LatencyTable", out: Path, as_json: bool) -
                 "sent_bytes": derived.cost.sent_bytes,
                 "seconds": derived.seconds,
                 "latency_source": table.source,
-                "ties": list(derived.tied_units),
+                "ties": list(derived.ties),
             }
         )
         return
     print(derived.architecture.picture())
     print(f"kept      {derived.kept} of {derived.units}, total alpha {derived.kept_alpha:.3f}")
     print(f"seconds   {derived.seconds:.2f} ({table.source})")
-    if derived.tied_units:
-        print(f"ties      left out with an equal alpha: {', '.join(derived.tied_units)}")
+    if derived.ties:
+        print(f"ties      left out with an equal alpha: {', '.join(derived.ties)}")
     print(f"written   {out}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mpcvit.artifacts.architecture import AttentionKind, MlpForm
 from mpcvit.artifacts.config import Activation, ModelConfig, NormForm
 from mpcvit.artifacts.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
-from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.codec import encode
 
 SOURCE = (
@@ -51,7 +51,7 @@ _ACTIVATIONS = {
 }
 
 
-def estimate(model: ModelConfig, network: Network = WAN) -> LatencyTable:
+def estimate(model: ModelConfig, network: NetworkLink = WAN) -> LatencyTable:
     """The table of a model's every choice."""
     norm = _norm(model)
     width, tokens = model.width, model.tokens
@@ -81,8 +81,8 @@ def estimate(model: ModelConfig, network: Network = WAN) -> LatencyTable:
 def _linear(inputs: int, outputs: int) -> ChoiceCost:
     """x W: the weights are opened once under a mask, and so is every row of x."""
     return ChoiceCost(
-        shared=Cost(exchanges=2, sent_bytes=_RING_BYTES * inputs * outputs),
-        per_unit=Cost(sent_bytes=_RING_BYTES * inputs + _TRUNCATED_BYTES * outputs),
+        once=Cost(exchanges=2, sent_bytes=_RING_BYTES * inputs * outputs),
+        each=Cost(sent_bytes=_RING_BYTES * inputs + _TRUNCATED_BYTES * outputs),
     )
 
 
@@ -141,8 +141,8 @@ def _shared(head_by_head: Cost, *together: Cost) -> ChoiceCost:
     """Operations that take all heads together share exchanges, not bytes."""
     total = sum(together, Cost())
     return ChoiceCost(
-        shared=Cost(exchanges=total.exchanges),
-        per_unit=head_by_head + Cost(sent_bytes=total.sent_bytes),
+        once=Cost(exchanges=total.exchanges),
+        each=head_by_head + Cost(sent_bytes=total.sent_bytes),
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpcvit.artifacts.profile import Dealer, Profile, load_profile
+from mpcvit.artifacts.profile import Profile, load_profile
+from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.provenance import write_rows
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mpcvit.artifacts.profile import Dealer, Profile, Protocol, Truncation
+from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import Dealer, Truncation
 from mpcvit.codec import decode
 from mpcvit.errors import UserError
 from mpcvit.storage import read_json
@@ -24,8 +25,8 @@ class EngineChoice:
     owned_weights: bool = False
 
     @property
-    def is_of_semi2k(self) -> bool:
-        """Whether no other protocol has it."""
+    def requires_dealer(self) -> bool:
+        """Whether only protocols with a dealer support these settings."""
         return self.truncation is Truncation.LOCAL or self.reuse_weight_masks
 
     def apply(self, profile: Profile) -> Profile:
@@ -37,7 +38,7 @@ class EngineChoice:
             truncation=self.truncation,
             # elsewhere nothing would hold it to its rules; see Profile
             reuse_weight_masks=self.reuse_weight_masks and profile.dealer is Dealer.THIRD_PARTY,
-            owned_weights=self.owned_weights and profile.protocol is Protocol.CHEETAH,
+            owned_weights=self.owned_weights and profile.protocol.owned_weights,
         )
 
 
@@ -56,12 +57,12 @@ def read_engine(folder: Path) -> EngineChoice:
 
 
 def choose_engine(profile: Profile) -> EngineChoice:
-    """What suits a profile: for SEMI2K the wide ring, whose products take one exchange each.
+    """Return what suits a profile: if it can truncate locally, the wide ring.
 
-    Fraction bits cost nothing there, and 26 of them leave rounding far below
-    the stand-ins' errors.
+    Products take one exchange each there. Fraction bits cost nothing, and 26 of them leave
+    rounding far below the errors of approximations.
     """
-    if profile.protocol is Protocol.SEMI2K:
+    if profile.protocol.truncates_locally:
         return EngineChoice(
             ring_bits=128,
             fraction_bits=26,
@@ -73,7 +74,7 @@ def choose_engine(profile: Profile) -> EngineChoice:
         fraction_bits=profile.fraction_bits,
         truncation=profile.truncation,
         reuse_weight_masks=False,
-        owned_weights=profile.protocol is Protocol.CHEETAH,
+        owned_weights=profile.protocol.owned_weights,
     )
 
 

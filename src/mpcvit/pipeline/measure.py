@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.artifacts.profile import Profile, Protocol
+from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier
 from mpcvit.data import Split
@@ -61,8 +61,7 @@ def make_row(
     record, count = result.record, result.record.images
     private, here = result.answers.chosen.argmax(axis=1), record.environment
     private = np.where(result.answers.trusted, private, -1)  # a refused answer is no class
-    # Cheetah's many one-way messages are no rounds, so nothing can be modelled from them
-    modelled = profile.protocol is not Protocol.CHEETAH
+    modelled = profile.protocol.counts_rounds
     return {
         "form": record.form,
         "reveal": record.reveal,
@@ -76,7 +75,7 @@ def make_row(
         "compute_s": round(record.compute_s / count, 4),
         "modelled_s": round(record.modelled_s(profile.network) / count, 4) if modelled else "",
         "measured_s": round(record.measured_s / count, 3) if record.was_timed else "",
-        "protocol": profile.protocol.value,
+        "protocol": profile.protocol.name,
         "round_trip_ms": profile.network.round_trip_ms,
         "bandwidth_mb_per_s": profile.network.bandwidth_bytes_per_s / 1e6,
         "warning": profile.warning,

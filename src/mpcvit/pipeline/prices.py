@@ -8,7 +8,7 @@ from mpcvit import __version__
 from mpcvit.artifacts.architecture import AttentionKind
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import LatencyTable
-from mpcvit.artifacts.profile import Profile, Protocol
+from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.provenance import content_digest
 from mpcvit.bench.latency import Progress, measure_latency
 from mpcvit.codec import encode
@@ -29,11 +29,11 @@ def price_once(
 ) -> bool:
     """Write the latency file of a model and say whether it was there already.
 
-    Prices are measured. Those of Cheetah, whose exchanges are no rounds, are modelled.
+    Prices are measured. Those of a protocol whose exchanges are no rounds are modelled.
     """
 
     def make() -> None:
-        if profile.protocol is Protocol.CHEETAH:
+        if not profile.protocol.counts_rounds:
             estimate(model, profile.network).save(path)
         else:
             measure_latency(model, profile, tuple(kinds), progress).save(path)

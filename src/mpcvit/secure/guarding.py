@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mpcvit.artifacts.profile import Dealer, Network, Profile, load_profile
+from mpcvit.artifacts.profile import NetworkLink, Profile, load_profile
+from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import StageCost
 from mpcvit.lowering import Guard
 from mpcvit.lowering.program import SecureProgram
@@ -71,10 +72,10 @@ def _count(program: SecureProgram, profile: Profile) -> StageCost:
     return run(program, pixels, profile, simulate=True).record.batches[0].total
 
 
-def _seconds(cost: StageCost, network: Network) -> float:
+def _seconds(cost: StageCost, network: NetworkLink) -> float:
     sent_bytes = max(cost.sent_bytes, cost.received_bytes)
     return network.seconds(exchanges=cost.exchanges, sent_bytes=sent_bytes)
 
 
-def _wan() -> Network:
+def _wan() -> NetworkLink:
     return load_profile(_WAN).network

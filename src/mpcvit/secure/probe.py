@@ -10,7 +10,7 @@ import numpy as np
 from spu import libspu
 
 from mpcvit.artifacts.config import ModelConfig
-from mpcvit.artifacts.profile import Profile, Protocol
+from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import StageCost, stage_from_dict
 from mpcvit.codec import decode, encode
 from mpcvit.secure.components import Component, find_component
@@ -81,7 +81,7 @@ def _take_part(channel: Channel, component: Component, profile: Profile) -> Prob
         shares, _ = engine.sharing.take(Role.DATA_OWNER, shapes)
     for name, share in shares.items():
         engine.runtime.set_var(name, share)
-    if profile.protocol is Protocol.CHEETAH:
+    if profile.protocol.warms_up:
         engine.run(executable, "warm up")  # its keys and base transfers are made on first use
     cost = engine.run(executable, "probe")
     shape = jax.eval_shape(component.function, *component.inputs).shape

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import spu
 
-from mpcvit.artifacts.profile import Profile, Protocol
+from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import Reveal, StageCost
 from mpcvit.lowering.program import Model
 from mpcvit.model.checkpoint import flatten_parameters
@@ -313,7 +313,7 @@ class Session:
 
     def _warm_up(self) -> None:
         """Let Cheetah make its keys and base transfers now, not within the first image."""
-        if self._profile.protocol is not Protocol.CHEETAH:
+        if not self._profile.protocol.warms_up:
             return
         one = np.ones(_WARM_UP_SHAPE, np.float32)
         if self._channel.role is Role.MODEL_OWNER:

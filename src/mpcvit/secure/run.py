@@ -133,10 +133,10 @@ def _simulate(
 
 
 def default_for(model: AnyModel, dealer: Address | None = None) -> str:
-    """The profile of who names none: SEMI2K's with a dealer, for what needs SEMI2K."""
+    """Return the default profile for a model: the one with a dealer if its engine needs that."""
     engine = engine_of(model)
-    needs_semi2k = engine is not None and engine.is_of_semi2k
-    return DEALER_DEFAULT if needs_semi2k else default_profile(dealer)
+    needs_dealer = engine is not None and engine.requires_dealer
+    return DEALER_DEFAULT if needs_dealer else default_profile(dealer)
 
 
 def engine_of(model: AnyModel) -> EngineChoice | None:

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from mpcvit.artifacts.profile import Dealer, Profile
+from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal
 from mpcvit.lowering.program import Model
 from mpcvit.secure.dealing.endpoint import DealerEndpoint

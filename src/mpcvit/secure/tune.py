@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mpcvit.artifacts.profile import Network, Profile, Protocol, Truncation
+from mpcvit.artifacts.profile import NetworkLink, Profile
+from mpcvit.artifacts.protocols import Truncation
 from mpcvit.artifacts.record import StageCost
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import LEAST_SAFE_BITS, EngineChoice, choose_engine, safe_bits
@@ -32,10 +33,10 @@ class Trial:
     cost: StageCost | None = None
     refused: str = ""
 
-    def seconds(self, network: Network) -> float:
+    def seconds(self, network: NetworkLink) -> float:
         return float("inf") if self.cost is None else self.cost.modelled_s(network)
 
-    def describe(self, network: Network, batch_size: int) -> str:
+    def describe(self, network: NetworkLink, batch_size: int) -> str:
         engine = self.engine
         name = (
             f"{engine.ring_bits} bits, {engine.fraction_bits} of fraction, "
@@ -81,7 +82,7 @@ def tune(
 
 def _families(profile: Profile) -> Iterator[EngineChoice]:
     """What a protocol offers; fraction bits are settled afterwards, as they cost nothing."""
-    if profile.protocol is not Protocol.SEMI2K:
+    if not profile.protocol.truncates_locally:
         yield choose_engine(profile)
         return
     for ring_bits, truncation in ((128, Truncation.LOCAL), (64, Truncation.FAITHFUL)):

@@ -9,7 +9,7 @@ import pytest
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig, NormForm, load_config
 from mpcvit.artifacts.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
-from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 
@@ -26,12 +26,12 @@ CIFAR = ModelConfig(
 
 def make_table(**changes):
     attention = {
-        K.RELU_SOFTMAX: ChoiceCost(shared=Cost(exchanges=40), per_unit=Cost(sent_bytes=3e6)),
-        K.SCALING: ChoiceCost(shared=Cost(exchanges=2), per_unit=Cost(sent_bytes=1e6)),
+        K.RELU_SOFTMAX: ChoiceCost(once=Cost(exchanges=40), each=Cost(sent_bytes=3e6)),
+        K.SCALING: ChoiceCost(once=Cost(exchanges=2), each=Cost(sent_bytes=1e6)),
     }
     mlp = {
-        MlpForm.ACTIVATED: ChoiceCost(shared=Cost(exchanges=45), per_unit=Cost(sent_bytes=1e5)),
-        MlpForm.FUSED: ChoiceCost(shared=Cost(exchanges=1), per_unit=Cost(sent_bytes=1e4)),
+        MlpForm.ACTIVATED: ChoiceCost(once=Cost(exchanges=45), each=Cost(sent_bytes=1e5)),
+        MlpForm.FUSED: ChoiceCost(once=Cost(exchanges=1), each=Cost(sent_bytes=1e4)),
     }
     values = {
         "source": "made up",
@@ -118,21 +118,9 @@ def test_price_adds_up_layers_and_the_rest():
 
 
 def test_file_round_trip(tmp_path):
-    for table in (make_table(details={"a": 1}), estimate(CIFAR, Network(round_trip_ms=1.5))):
+    for table in (make_table(details={"a": 1}), estimate(CIFAR, NetworkLink(round_trip_ms=1.5))):
         table.save(tmp_path / "latency.json")
         assert LatencyTable.load(tmp_path / "latency.json") == table
-
-
-def test_files_of_the_first_format_are_read(tmp_path):
-    """They name the two prices of a choice `once` and `each`."""
-    table = make_table()
-    table.save(tmp_path / "latency.json")
-    text = (tmp_path / "latency.json").read_text()
-    for new, old in (("-latency/2", "-latency/1"), ("shared", "once"), ("per_unit", "each")):
-        assert new in text
-        text = text.replace(new, old)
-    (tmp_path / "latency.json").write_text(text)
-    assert LatencyTable.load(tmp_path / "latency.json") == table
 
 
 @pytest.mark.parametrize(
@@ -147,8 +135,8 @@ def test_files_of_the_first_format_are_read(tmp_path):
             r"unknown 'softmx'; did you mean 'softmax'\?",
         ),
         (
-            lambda d: d["layers"][1]["mlp"]["fused"].update(per_unit={"exchange": 1}),
-            r"layers\[1\].mlp.fused: unknown key 'per_unit.exchange'",
+            lambda d: d["layers"][1]["mlp"]["fused"].update(each={"exchange": 1}),
+            r"layers\[1\].mlp.fused: unknown key 'each.exchange'",
         ),
         (
             lambda d: d["network"].update(round_trip_ms=-1),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.errors import UserError
 from tests.records import RECORD
@@ -19,7 +19,7 @@ def test_totals():
 
 
 def test_modelled_seconds():
-    network = Network(round_trip_ms=40.0, bandwidth_bytes_per_s=1e4)
+    network = NetworkLink(round_trip_ms=40.0, bandwidth_bytes_per_s=1e4)
     # 100 exchanges of 20 ms, 30,000 bytes in the busier direction, 5 s of compute
     assert RECORD.modelled_s(network) == pytest.approx(100 * 0.02 + 3.0 + 5.0)
 

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from mpcvit.artifacts.profile import Dealer, load_profile
+from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.provenance import MODEL_FILE
 from mpcvit.data import decode_image
 from mpcvit.demo.show import FORMS, who_learnt

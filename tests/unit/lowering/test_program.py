@@ -8,7 +8,8 @@ import pytest
 
 import mpcvit
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
-from mpcvit.artifacts.profile import Profile, Protocol, Truncation, load_profile
+from mpcvit.artifacts.profile import Profile, load_profile
+from mpcvit.artifacts.protocols import PROTOCOLS, Truncation
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET, fold
@@ -159,7 +160,7 @@ def test_engines_by_protocol():
     for other in (load_profile("semi2k"), load_profile("aby3")):
         assert choose_engine(cheetah).apply(other) == other
     with pytest.raises(UserError, match="SEMI2K with ring_bits = 128 alone"):
-        Profile(protocol=Protocol.CHEETAH, truncation=Truncation.LOCAL)
+        Profile(protocol=PROTOCOLS["CHEETAH"], truncation=Truncation.LOCAL)
 
 
 def test_fused_mlps_need_no_activation():

@@ -15,7 +15,7 @@ from mpcvit.artifacts.architecture import (
     Granularity,
     MlpForm,
 )
-from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
 from mpcvit.search.derive import MlpRule, derive_by_budget, derive_by_ratio
@@ -43,7 +43,7 @@ def test_ratio_keeps_the_largest_alphas():
         if kind is K.RELU_SOFTMAX
     }
     assert kept == {(0, 0), (1, 0), (1, 1), (1, 2)}  # 0.4 of 9, rounded up
-    assert (derived.kept, derived.units, derived.tied_units) == (4, 9, ())
+    assert (derived.kept, derived.units, derived.ties) == (4, 9, ())
     assert derived.kept_alpha == pytest.approx(0.9 + 0.8 + 0.7 + 0.6)
 
 
@@ -62,8 +62,8 @@ def test_ties_go_to_the_earlier_and_are_told():
     assert derived.architecture.layers[0].heads[0] is K.RELU_SOFTMAX
     assert derived.architecture.layers[0].heads[2] is K.RELU_SOFTMAX
     assert derived.architecture.layers[1].heads[0] is K.RELU_SOFTMAX
-    assert derived.tied_units == ("layer 1 head 1 row 0", "layer 2 head 0 row 0")
-    assert derive_by_ratio(make_result(alpha), 5 / 9).tied_units == ()
+    assert derived.ties == ("layer 1 head 1 row 0", "layer 2 head 0 row 0")
+    assert derive_by_ratio(make_result(alpha), 5 / 9).ties == ()
 
 
 def test_per_layer_spreads_evenly():
@@ -112,7 +112,7 @@ def brute_force(result, budget_s):
 )
 def test_a_budget_is_met_exactly(alpha, share, round_trip_ms):
     result = make_result(np.array(alpha).reshape(3, 3))
-    network = Network(round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6)
+    network = NetworkLink(round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6)
     result = replace(result, latency=replace(result.latency, network=network))
     low, high = (
         result.latency.seconds(result.latency.price(Architecture.uniform(kind, depth=3, heads=3)))

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.secure.parties.roles import split_address
 from mpcvit.secure.parties.wan import Relay, Route
 
@@ -48,7 +48,7 @@ def relay(echo):
 
     def start(**network):
         route = Route(dialler="a", dialled="b", target=echo)
-        relays.append(Relay(Network(**network), [route]))
+        relays.append(Relay(NetworkLink(**network), [route]))
         return relays[-1], split_address(relays[-1].addresses[route])
 
     yield start
@@ -160,7 +160,7 @@ def test_the_relay_waits_for_a_target_that_is_not_up_yet():
     server.close()
     route = Route(dialler="a", dialled="b", target="{}:{}".format(*address))
     with (
-        Relay(Network(round_trip_ms=2.0), [route]) as relay,
+        Relay(NetworkLink(round_trip_ms=2.0), [route]) as relay,
         dial(split_address(relay.addresses[route])) as connection,
     ):
         connection.sendall(b"early")

@@ -132,7 +132,7 @@ def breakdown(
         str, typer.Option("--profiles", help="Profiles to compare, between commas.")
     ] = "semi2k-wan,cheetah-wan",
     most_tokens: Annotated[
-        int, typer.Option(help="Leave out blocks of more tokens, which take Cheetah long.")
+        int, typer.Option(help="Leave out blocks of more tokens, which take long.")
     ] = 257,
     measure: Measure = False,
     out: TableOut = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mpcvit.artifacts.config import load_config
-from mpcvit.artifacts.profile import Network, load_profile
+from mpcvit.artifacts.profile import NetworkLink, load_profile
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import Out, is_delivered, known_networks
 from mpcvit.cli.options import AsJson, ConfigFile
@@ -40,7 +40,7 @@ def tunnel(
     architectures = paper_networks(config)
     (name,) = known_networks(network, list(architectures))
     model = random_checkpoint(config, architectures[name])
-    networks = {"wan": load_profile("semi2k-wan").network, "loopback": Network()}
+    networks = {"wan": load_profile("semi2k-wan").network, "loopback": NetworkLink()}
     with counting() as progress:
         rows = bench_tunnel(
             model,

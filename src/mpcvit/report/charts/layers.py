@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from mpcvit.artifacts.latency import WAN
-from mpcvit.artifacts.profile import Network, Protocol
+from mpcvit.artifacts.profile import NetworkLink
+from mpcvit.artifacts.protocols import PROTOCOLS
 from mpcvit.artifacts.record import RunRecord, StageCost
 from mpcvit.codec import decode
 from mpcvit.report.charts.chart import Origin, Point, Series, XYChart, hues
@@ -126,12 +127,12 @@ def at_a_time(images: int) -> str:
     return "" if images == 1 else f", {images} images at a time"
 
 
-def network_of(record: RunRecord) -> Network | None:
+def network_of(record: RunRecord) -> NetworkLink | None:
     """The network to model seconds for: the record's own, else the paper's WAN.
 
-    None for Cheetah, whose many one-way messages are no rounds.
+    None for a protocol whose one-way messages are no rounds.
     """
-    if record.profile["protocol"] == Protocol.CHEETAH.value:
+    if not PROTOCOLS[record.profile["protocol"]].counts_rounds:
         return None
-    own = decode(Network, record.profile["network"], "network")
+    own = decode(NetworkLink, record.profile["network"], "network")
     return own if own.is_emulated else WAN

@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mpcvit.artifacts.profile import Dealer, Profile
+from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal
 from mpcvit.data.cache import default_folder
 from mpcvit.dealer.errors import DealerError
@@ -130,7 +131,9 @@ def _names(program: Program, profile: Profile) -> list[str]:
     kernels = [program.parameters[kernel] for kernel in program.kernels]
     subjects = [*([kernels] if kernels else []), program.digest()]
     versions = [importlib.metadata.version(package) for package in ("mpcvit", "spu")]
-    known = (json.dumps([own, profile.agreed(), versions], sort_keys=True) for own in subjects)
+    known = (
+        json.dumps([own, profile.shared_settings(), versions], sort_keys=True) for own in subjects
+    )
     return [hashlib.sha256(one.encode()).hexdigest() for one in known]
 
 

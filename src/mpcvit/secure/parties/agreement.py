@@ -18,7 +18,7 @@ def terms_of(profile: Profile) -> Terms:
     return {
         "session": _SESSION,
         **{f"version of {name}": importlib.metadata.version(name) for name in _PACKAGES},
-        **{f"profile's {name}": value for name, value in profile.agreed().items()},
+        **{f"profile's {name}": value for name, value in profile.shared_settings().items()},
     }
 
 

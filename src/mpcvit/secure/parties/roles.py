@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from enum import Enum
 
-from mpcvit.artifacts.profile import Protocol
+from mpcvit.artifacts.protocols import Protocol
 from mpcvit.errors import UserError
 from mpcvit.hosts.peer import CLIENT, DEALER, SERVER
 

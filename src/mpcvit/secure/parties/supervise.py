@@ -17,7 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from mpcvit.artifacts.profile import Dealer, Profile
+from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import Dealer
 from mpcvit.codec import encode
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from mpcvit.data.cache import CACHE_VARIABLE, default_folder

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from mpcvit.artifacts.profile import Network
+from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.secure.parties.roles import Address
 from mpcvit.secure.parties.service_process import ServiceProcess
 from mpcvit.secure.parties.sockets import UNIX, dial, listen
@@ -51,7 +51,7 @@ class Route:
 class Relay(ServiceProcess):
     """Starts the relay; ends it with `close`, or at the latest with this process."""
 
-    def __init__(self, network: Network, routes: Sequence[Route]) -> None:
+    def __init__(self, network: NetworkLink, routes: Sequence[Route]) -> None:
         super().__init__(
             "mpcvit.secure.parties.wan",
             what="the relay that emulates the network",
@@ -63,7 +63,7 @@ class Relay(ServiceProcess):
 class _Line:
     """One direction between two parties."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: NetworkLink) -> None:
         self._network = network
         self._free_at = 0.0
         self._lock = threading.Lock()
@@ -145,7 +145,7 @@ def _join(client: socket.socket, target: Address, forth: _Line, back: _Line) -> 
 def main() -> None:
     """Serve the routes that one line of standard input names, until that input ends."""
     job: dict[str, Any] = json.loads(sys.stdin.readline())
-    network = Network(**job["network"])
+    network = NetworkLink(**job["network"])
     routes = [Route(**route) for route in job["routes"]]
     ends = {(a.dialler, a.dialled) for a in routes} | {(a.dialled, a.dialler) for a in routes}
     lines = {end: _Line(network) for end in ends}

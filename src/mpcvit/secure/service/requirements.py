@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpcvit.artifacts.profile import Dealer, Profile, Truncation
+from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import Dealer, Truncation, names_of
 from mpcvit.dealer.keys import load_public_key
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import Credentials
@@ -24,8 +25,8 @@ def require_for_two_hosts(
     """Refuse what makes sense on one machine alone."""
     if profile.protocol.parties != 2:
         raise UserError(
-            f"{profile.protocol.value} needs {profile.protocol.parties} parties, and serve and "
-            "predict are two; use CHEETAH"
+            f"{profile.protocol.name} needs {profile.protocol.parties} parties, and serve and "
+            f"predict are two; use {names_of(lambda row: row.parties == 2)}"
         )
     if profile.network.is_emulated:
         raise UserError(

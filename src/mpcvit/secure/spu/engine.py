@@ -5,7 +5,8 @@ from typing import Any
 
 import spu
 
-from mpcvit.artifacts.profile import Dealer, Profile
+from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import StageCost
 from mpcvit.errors import UserError
 from mpcvit.secure.dealing.spu_settings import DealerSettings

@@ -10,7 +10,8 @@ from typing import Any
 
 from spu import libspu
 
-from mpcvit.artifacts.profile import Limits, Protocol
+from mpcvit.artifacts.profile import Limits
+from mpcvit.artifacts.protocols import Protocol
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Address, Role, is_this_machine, resolve, roles_of

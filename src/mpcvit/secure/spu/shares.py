@@ -9,7 +9,8 @@ import numpy as np
 import spu
 from spu import libspu
 
-from mpcvit.artifacts.profile import Profile, Protocol, Truncation
+from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import Truncation
 from mpcvit.errors import UserError
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Role
@@ -21,17 +22,12 @@ Shape = tuple[int, ...]
 
 _CHUNK_BYTES = 1 << 27  # SPU cuts longer shares
 _RINGS = {64: libspu.FieldType.FM64, 128: libspu.FieldType.FM128}
-_PROTOCOLS = {
-    Protocol.SEMI2K: libspu.ProtocolKind.SEMI2K,
-    Protocol.CHEETAH: libspu.ProtocolKind.CHEETAH,
-    Protocol.ABY3: libspu.ProtocolKind.ABY3,
-}
 
 
 def runtime_config(profile: Profile) -> Any:
     """SPU's own form of a profile."""
     config = libspu.RuntimeConfig(
-        protocol=_PROTOCOLS[profile.protocol],
+        protocol=getattr(libspu.ProtocolKind, profile.protocol.name),
         field=_RINGS[profile.ring_bits],
         fxp_fraction_bits=profile.fraction_bits,
     )

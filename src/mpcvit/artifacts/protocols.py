@@ -1,0 +1,98 @@
+"""Protocols: one row for each. Nothing outside of this file asks for one by its name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from mpcvit.errors import UserError, nearest
+
+
+class Dealer(str, Enum):
+    """The origin of the correlated randomness that some protocols consume."""
+
+    NONE = "none"
+    THIRD_PARTY = "third-party"
+    FIRST_PARTY_INSECURE = "first-party-insecure"
+
+
+class Truncation(str, Enum):
+    """How a product drops the fraction bits that it has too many.
+
+    faithful: SPU's default; protocols may pay an exchange for it
+    local:    each party shifts its own share, in no exchange; the result is wrong by
+              2^(ring_bits - fraction_bits) with a probability that shrinks with the ring
+    """
+
+    FAITHFUL = "faithful"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """A way to compute on shares; docs/threat_model.md explains who must trust whom."""
+
+    name: str  # as SPU spells it, and profile files
+    parties: int
+    trust: str  # what the owners of model and images rely on
+    dealers: tuple[Dealer, ...] = (Dealer.NONE,)  # the first is the default
+    truncations: tuple[Truncation, ...] = (Truncation.FAITHFUL,)
+    counts_rounds: bool = True  # False: seconds cannot be modelled from messages
+    reuses_masks: bool = False  # opens weights, whose masks may serve again
+    owned_weights: bool = False  # gains from weights that their owner keeps whole
+    warms_up: bool = False  # makes keys on first use
+
+    @property
+    def has_dealer(self) -> bool:
+        return Dealer.THIRD_PARTY in self.dealers
+
+    @property
+    def truncates_locally(self) -> bool:
+        """Whether products in the wide ring may take a single exchange."""
+        return Truncation.LOCAL in self.truncations
+
+    def encoded(self) -> str:
+        return self.name
+
+    @classmethod
+    def decoded(cls, document: Any, where: str) -> "Protocol":
+        if not isinstance(document, str) or document not in PROTOCOLS:
+            raise UserError(
+                f"{where} cannot be {document!r}; {nearest(str(document), list(PROTOCOLS))}"
+            )
+        return PROTOCOLS[document]
+
+
+_ROWS = (
+    Protocol(
+        name="SEMI2K",
+        parties=2,
+        trust="the dealer to collude with neither party, and all to follow the protocol",
+        dealers=(Dealer.THIRD_PARTY, Dealer.FIRST_PARTY_INSECURE),
+        truncations=(Truncation.FAITHFUL, Truncation.LOCAL),
+        reuses_masks=True,
+    ),
+    Protocol(
+        name="CHEETAH",
+        parties=2,
+        trust="nobody, as long as both parties follow the protocol",
+        counts_rounds=False,  # sends many messages one way
+        owned_weights=True,
+        warms_up=True,
+    ),
+    Protocol(
+        name="ABY3",
+        parties=3,
+        trust="no two of the three to collude, and all to follow the protocol",
+    ),
+)
+PROTOCOLS = {row.name: row for row in _ROWS}
+
+
+def names_of(has: Callable[[Protocol], bool]) -> str:
+    """Return the protocols with a property, for a sentence.
+
+    >>> names_of(lambda row: row.parties == 2)
+    'SEMI2K or CHEETAH'
+    """
+    return " or ".join(row.name for row in _ROWS if has(row))
