@@ -10,15 +10,13 @@ from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArch
 from mpcvit.artifacts.config import BlockForm, Pooling
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.latency import measure_lowered_latency
-from mpcvit.bench.lowered import Example, bench_lowering, bench_passes, lower_like, plan_for
-from mpcvit.errors import UserError
+from mpcvit.bench.lowered import Example, bench_lowering, lower_like, plan_for
 from mpcvit.lowering.values import in_fixed_point
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.components import Component
 from mpcvit.secure.probe import probe
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.spu.stages import cut_lowered
-from mpcvit.secure.tune import tune
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP26, assert_close
 
@@ -108,21 +106,6 @@ def test_every_stage_agrees_with_its_emulation(relu_softmax):
         assert_close(private, x, FXP26)
 
 
-@pytest.mark.long
-def test_tuning_takes_the_fastest_valid_engine(relu_softmax):
-    program, _ = relu_softmax
-    images = program.preprocess(list(random_pixels(program.model, 4)))
-    far, near = load_profile("semi2k-wan"), load_profile("semi2k-wan")
-    near = replace(near, network=replace(far.network, round_trip_ms=0.0, bandwidth_bytes_per_s=1e6))
-    for profile, bits in ((far, 128), (near, 64)):
-        tuned = tune(program, images, profile)
-        assert tuned.engine.ring_bits == bits
-        assert len(tuned.calibration.engine_reason.splitlines()) == 2
-    strict = replace(program, calibration=replace(program.calibration, error_budget=1e-12))
-    with pytest.raises(UserError, match=r"no engine can run this program: .* rounding changes"):
-        tune(strict, images, far)
-
-
 def test_a_network_takes_after_an_example_of_its_kinds(relu_softmax):
     program, _ = relu_softmax
     own = Example(architecture=program.architecture, plan=program.plan)
@@ -181,24 +164,6 @@ def test_the_bench_tells_what_reused_masks_take_and_save(relu_softmax):
     saved_s = own["fresh_s"] - own["modelled_s"]
     if saved_s > 0:  # CPU seconds of so small a network are noise
         assert own["pays_from"] - 1 < own["set_up_s"] / saved_s <= own["pays_from"]
-
-
-@pytest.mark.long
-def test_every_pass_is_worth_something(relu_softmax):
-    """In exchanges or in bytes; those that this network has no use for cost nothing."""
-    program, _ = relu_softmax
-    rows = bench_passes(
-        program.plan,
-        program.model,
-        program.architecture,
-        program.engine,
-        load_profile("semi2k-wan"),
-        progress=lambda what, done, total: None,
-    )
-    saved = {row["without"]: (row["saved_exchanges"], row["saved_mb"]) for row in rows}
-    # a mean costs an exchange only where truncation does
-    idle = {"", "fuse-linears", "linear-order", "centre-writers"}
-    assert {name for name, own in saved.items() if max(own) <= 0} == idle
 
 
 @pytest.mark.long

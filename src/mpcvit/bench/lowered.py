@@ -16,7 +16,6 @@ from typing import Any
 from mpcvit.artifacts.architecture import Architecture, AttentionKind
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import NetworkLink, Profile
-from mpcvit.artifacts.protocols import Truncation
 from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
 from mpcvit.bench.secure import here
@@ -29,13 +28,10 @@ from mpcvit.lowering.plan import LayerPlan, Plan, Trust
 from mpcvit.lowering.program import Calibration, Model, SecureProgram
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.run import run
-from mpcvit.secure.tune import tune
 from mpcvit.storage import read_json
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
-
-_TUNED_BATCH = 4  # engines that are best for so many images are for more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +73,6 @@ def bench_lowering(
         checkpoint = random_checkpoint(model, architecture)
         plan = plan_for(architecture, examples)
         program = lower_like(plan, model, architecture, choose_engine(profile))
-        if batch_size > 1 and profile.protocol.truncates_locally:  # where another ring may win
-            inputs = program.preprocess(list(random_images(model, 8)))
-            program = tune(program, inputs, profile, batch_size=min(batch_size, _TUNED_BATCH))
         costs = partial(_cost, profile=profile, batch_size=batch_size, stage=stage, measure=measure)
         plain = costs(checkpoint, batches=1)
         lowered = costs(program, batches=LEAST_RUNS)
@@ -106,52 +99,10 @@ def bench_lowering(
     return rows
 
 
-def bench_passes(
-    plan: Plan,
-    model: ModelConfig,
-    architecture: Architecture,
-    engine: EngineChoice,
-    profile: Profile,
-    *,
-    progress: Progress,
-) -> list[Row]:
-    """What each rewrite saves: an image's cost without it, beside that with all of them.
-
-    Counts are of an image in a session of many.
-    """
-    narrow = replace(engine, ring_bits=64, fraction_bits=18, truncation=Truncation.FAITHFUL)
-    variants = {
-        "all": (plan.passes, engine),
-        **{name: (replace(plan.passes, **{name: False}), engine) for name in vars(plan.passes)},
-    }
-    if engine.truncation is Truncation.LOCAL:
-        variants["local_truncation"] = (plan.passes, narrow)
-    if engine.apply(profile).reuse_weight_masks:
-        variants["mask_reuse"] = (plan.passes, replace(engine, reuse_weight_masks=False))
-    if engine.owned_weights:
-        variants["owned_weights"] = (plan.passes, replace(engine, owned_weights=False))
-    rows: list[Row] = []
-    for index, (name, (passes, own)) in enumerate(variants.items()):
-        program = lower_like(replace(plan, passes=passes), model, architecture, own)
-        cost = _cost(program, profile, 1, None, batches=LEAST_RUNS, measure=False)
-        first = rows[0] if rows else cost
-        rows.append(
-            {
-                "without": "" if name == "all" else name.replace("_", "-"),
-                **cost,
-                "saved_exchanges": cost["exchanges"] - first["exchanges"],
-                "saved_mb": round(cost["sent_mb"] - first["sent_mb"], 3),
-                **here(model, own.apply(profile)),
-            }
-        )
-        progress("passes", index + 1, len(variants))
-    return rows
-
-
 def lower_like(
     plan: Plan, model: ModelConfig, architecture: Architecture, engine: EngineChoice
 ) -> SecureProgram:
-    """A network of random weights with the stand-ins and passes of another."""
+    """A network of random weights with the stand-ins of another."""
     checkpoint = random_checkpoint(model, architecture)
     return SecureProgram(
         model=model,
@@ -161,7 +112,7 @@ def lower_like(
         plan=fit_plan(plan, model, architecture),
         engine=engine,
         calibration=Calibration(images=0, error_budget=1.0, error=0.0),
-        parameters=fold(model, architecture, checkpoint.parameters, plan.passes),
+        parameters=fold(model, architecture, checkpoint.parameters),
         provenance=checkpoint.provenance,
     )
 
@@ -172,7 +123,7 @@ def fit_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan
     The first layer takes the first's, and later ones go round the others; where
     such a layer lacks one, the next that has it lends it.
     """
-    exact = exact_functions(model, architecture, plan.passes)
+    exact = exact_functions(model, architecture)
     first, *others = plan.layers
     others = others or [first]
     layers = []

@@ -8,7 +8,7 @@ import typer
 from mpcvit.artifacts.profile import SECURE_DEFAULT, load_profile
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, DataFolder, ModelFile, print_json
-from mpcvit.cli.private import MaybeProfile, ProfileName
+from mpcvit.cli.private import ProfileName
 from mpcvit.cli.running import load_training_images
 from mpcvit.lowering import ERROR_BUDGET, Guard
 
@@ -28,14 +28,6 @@ def lower(
         float,
         typer.Option(help="What stand-ins may change: RMS of the logits' errors by their spread."),
     ] = ERROR_BUDGET,
-    without: Annotated[
-        str | None,
-        typer.Option(help="Passes to leave out, between commas; to measure what they are worth."),
-    ] = None,
-    tune: Annotated[
-        bool,
-        typer.Option("--tune", help="Try engines, and take what is fastest over the network."),
-    ] = False,
     guard: Annotated[
         Guard,
         typer.Option(
@@ -44,7 +36,7 @@ def lower(
         ),
     ] = Guard.AUTO,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Images at a time to tune for, and to script a dealer for.")
+        int, typer.Option(min=1, help="Images at a time for which the dealer's script is made.")
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -62,13 +54,11 @@ def lower(
 
     from mpcvit.data import spread
     from mpcvit.lowering.lower import lower as stage
-    from mpcvit.lowering.passes import Passes
     from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.report.live import counting
     from mpcvit.secure.dealing.rehearsal import with_script
     from mpcvit.secure.guarding import with_guard
 
-    passes = Passes.without(*([] if without is None else without.split(",")))
     checkpoint = Checkpoint.load(model_file)
     with counting() as progress:
         split = load_training_images(checkpoint, data, progress)
@@ -77,20 +67,8 @@ def lower(
             spread(split, images),
             settings,
             error_budget=error_budget,
-            passes=passes,
             progress=progress,
         )
-        if tune:
-            from mpcvit.secure.tune import tune as find_engine
-
-            pixels = spread(split, min(images, 64))
-            program = find_engine(
-                program,
-                program.preprocess(pixels),
-                settings,
-                batch_size=batch_size,
-                progress=progress,
-            )
         program, cost = with_guard(program, settings, guard, progress)
         program = with_script(program, settings, batch_size=batch_size, progress=progress)
     program.save(out)
@@ -102,45 +80,20 @@ def explain(
     program_folder: Annotated[
         Path, typer.Argument(metavar="PROGRAM", help="Folder of a lowered program.")
     ],
-    savings: Annotated[
-        bool,
-        typer.Option("--savings", help="Count what each rewrite saves, in the simulator."),
-    ] = False,
-    profile: MaybeProfile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a program's engine and every stand-in: where, on which interval, how far off.
+    """Show the engine of a program, and for each approximation its site, interval and error.
 
-    With --savings also every rewrite, and the exchanges and bytes that an image
-    would cost without it.
-
-    Example: mpcvit explain program --savings --profile semi2k-dealer-wan
+    Example: mpcvit explain program
     """
     from mpcvit.lowering.program import SecureProgram
 
-    program, saved = SecureProgram.load(program_folder), None
-    if savings:
-        from mpcvit.bench.lowered import bench_passes
-        from mpcvit.report.live import counting
-        from mpcvit.secure.run import default_for
-
-        settings = load_profile(profile or default_for(program))
-        with counting() as progress:
-            saved = bench_passes(
-                program.plan,
-                program.model,
-                program.architecture,
-                program.engine,
-                settings,
-                progress=progress,
-            )
-    _tell(program, as_json, saved)
+    _tell(SecureProgram.load(program_folder), as_json)
 
 
 def _tell(
     program: "SecureProgram",
     as_json: bool,
-    saved: "list[dict[str, Any]] | None" = None,
     guard_cost: "GuardCost | None" = None,
 ) -> None:
     from mpcvit.codec import encode
@@ -152,7 +105,6 @@ def _tell(
                 "digest": program.digest(),
                 "engine": engine,
                 "calibration": encode(program.calibration),
-                "passes": encode(program.plan.passes),
                 "trust": encode(program.plan.trust),
                 **({} if guard_cost is None else {"guard_costs": str(guard_cost)}),
                 "stand_ins": rows,
@@ -160,7 +112,6 @@ def _tell(
                     {"digest": own.digest, "steps": len(own.steps), "bytes": own.answer_bytes}
                     for own in program.scripts.values()
                 ],
-                **({} if saved is None else {"savings": saved}),
             }
         )
         return
@@ -171,8 +122,6 @@ def _tell(
         f"{engine['truncation']} truncation, "
         f"weight masks {'reused where it pays' if engine['reuse_weight_masks'] else 'fresh'}"
     )
-    for line in calibration.engine_reason.splitlines():
-        print(f"           {line}")
     print(
         f"logits     off by {calibration.error:.2g} of their spread on {calibration.images:,} "
         f"images of calibration, within the budget of {calibration.error_budget:g}"
@@ -193,18 +142,6 @@ def _tell(
         print(
             f"{row['place']:<22}{row['stand_in']:<14}{interval:<20}{row['declared']:>10.1e}"
             f"{row['measured']:>10.1e}  {row['exchanges']:>9}  {kind}"
-        )
-
-    off = [name for name, on in vars(program.plan.passes).items() if not on]
-    if off:
-        print(f"left out   {', '.join(off)}")
-    for row in saved or []:
-        if not row["without"]:
-            print(f"\nan image of many: {row['exchanges']:,} exchanges, {row['sent_mb']:.2f} MB")
-            continue
-        print(
-            f"  {row['without']:<20} saves {row['saved_exchanges']:>6,} exchanges"
-            f"{row['saved_mb']:>10.2f} MB"
         )
 
 

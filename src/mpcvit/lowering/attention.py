@@ -21,7 +21,6 @@ from mpcvit.lowering.heads import (
     split_heads,
 )
 from mpcvit.lowering.inverse_root import invert_roots
-from mpcvit.lowering.passes import Passes
 from mpcvit.lowering.plan import LayerFunctions
 from mpcvit.lowering.steep_chain import rectified_cube
 from mpcvit.model.gather import gather, merge
@@ -62,16 +61,12 @@ class AttentionLayer:
     config: ModelConfig
     heads: Sequence[HeadChoice]
     functions: LayerFunctions
-    passes: Passes
     learned: Mapping[str, Any]
 
     def __call__(self, q: Array, k: Array, v: Array) -> Array:
         """Outputs [batch, query, width] of [batch, token, width], scales folded into q."""
         parts = split_heads(self.heads, q.shape[1])
-        groups = [[part for part in parts if part.head == head] for head in _heads(parts)]
-        outputs: dict[Part, Array] = {}
-        for group in [parts] if self.passes.group_heads else groups:
-            outputs |= self._attend(group, q, k, v)
+        outputs = self._attend(parts, q, k, v)
         return jnp.concatenate(
             [
                 merge(
@@ -100,8 +95,7 @@ class AttentionLayer:
         """Whether only scaling rows are left, and q (k' v) opens fewer numbers than (q k') v."""
         rows, size = sum(len(part.tokens) for part in parts), self.config.head_dim
         return (
-            self.passes.linear_order
-            and bool(parts)
+            bool(parts)
             and all(part.kind is AttentionKind.SCALING for part in parts)
             and len(_heads(parts)) * size * size <= rows * keys
         )
@@ -162,9 +156,6 @@ class AttentionLayer:
         own_scores = {kind: own[:, :, own_keys[kind]] for kind, own in own_scores.items()}
         weights = self._weights(own_scores)
         factors = self._factors(own_scores, weights)
-        if not self.passes.late_division:
-            for kind, own in factors.items():
-                (weights[kind],) = _scale_rows([weights[kind]], [own])
         padded = {
             kind: _pad(own, own_keys[kind].start, keys.shape[1]) for kind, own in weights.items()
         }
@@ -173,12 +164,10 @@ class AttentionLayer:
         for group in groups:
             found |= self._outputs(parts, group, whole, _places(values, heads, group, size))
         found = {part: found[part] for part in parts}
-        return _divide(found, factors) if factors and self.passes.late_division else found
+        return _divide(found, factors) if factors else found
 
     def _heads_together(self, rows: int, keys: int) -> int:
         """How many heads share a product: many save exchanges, few save computing and bytes."""
-        if not self.passes.group_heads:
-            return 1
         heads, size = self.config.heads, self.config.head_dim
 
         def worth(count: int) -> float:

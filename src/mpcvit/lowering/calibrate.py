@@ -13,7 +13,6 @@ from mpcvit.artifacts.config import ModelConfig
 from mpcvit.lowering.fold import Weights
 from mpcvit.lowering.functions import exact_functions
 from mpcvit.lowering.network import forward
-from mpcvit.lowering.passes import ALL_PASSES, Passes
 
 _BATCH = 64  # of whatever runs over images, so that they share compiled operations
 LOW_SHARE = 1e-4  # of the rows whose denominators may lie below a reciprocal's interval
@@ -80,14 +79,12 @@ def calibrate(
     weights: Weights,
     images: np.ndarray,
     progress: Callable[[int], None] = lambda done: None,
-    *,
-    passes: Passes = ALL_PASSES,
 ) -> tuple[Ranges, np.ndarray]:
     """Run the exact network over normalised images; give the ranges, and its logits."""
-    functions = exact_functions(config, architecture, passes).wrapped(lambda place, own: Tap(own))
+    functions = exact_functions(config, architecture).wrapped(lambda place, own: Tap(own))
 
     def network(batch: Array) -> Array:
-        return forward(config, architecture, functions, passes, weights, batch)
+        return forward(config, architecture, functions, weights, batch)
 
     logits = run_in_batches(network, images, progress)
 

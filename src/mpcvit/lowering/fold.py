@@ -15,7 +15,6 @@ import numpy as np
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import BlockForm, ModelConfig, NormForm, Pooling
 from mpcvit.lowering.heads import folded_scale, kinds_of
-from mpcvit.lowering.passes import ALL_PASSES, Passes
 from mpcvit.model.checkpoint import Parameters
 from mpcvit.model.vit import init_parameters
 
@@ -23,90 +22,59 @@ Weights = dict[str, Any]
 _LEAST_GAIN = 1e-4  # of XNorm, in a head that has rows of other kinds too
 
 
-def fold(
-    config: ModelConfig,
-    architecture: Architecture,
-    parameters: Parameters,
-    passes: Passes = ALL_PASSES,
-) -> Weights:
-    """The weights of a lowered network, by stage."""
-    exact = _float64(parameters)
-    weights: Weights = {}
-    if not passes.fold_norms:
-        exact, weights = _set_norms_apart(exact)
-    centring = _centring(config, passes)
-    weights["embed"] = _embed(config, exact["embed"], centring)
+def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters) -> Weights:
+    """Return the weights of a lowered network, by stage."""
+    exact, centring = _float64(parameters), _centring(config)
+    weights: Weights = {"embed": _embed(config, exact["embed"], centring)}
     for index, layer in enumerate(architecture.layers):
         own = exact[f"blocks_{index}"]
         weights[f"blocks_{index}"] = {
-            **weights.get(f"blocks_{index}", {}),
             **_attention(config, layer, own, centring),
-            "mlp": _mlp(config, layer, own, centring, passes),
+            "mlp": _mlp(config, layer, own, centring),
         }
-    weights["head"] = {
-        **weights.get("head", {}),
-        **_after_norm(exact["norm"], exact["head"]["kernel"], exact["head"]["bias"]),
-    }
+    weights["head"] = _after_norm(exact["norm"], exact["head"]["kernel"], exact["head"]["bias"])
     return _float32(weights)
 
 
 @lru_cache(maxsize=64)  # a network is traced for it, and every load of a program asks
-def weight_shapes(
-    config: ModelConfig, architecture: Architecture, passes: Passes = ALL_PASSES
-) -> Weights:
+def weight_shapes(config: ModelConfig, architecture: Architecture) -> Weights:
     """Return the shapes of the tree that `fold` gives. They are public."""
     shapes = jax.eval_shape(lambda: init_parameters(config, architecture, seed=0))
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
-    weights = fold(config, architecture, zeros, passes)
+    weights = fold(config, architecture, zeros)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), weights)
 
 
-def mlp_forms(layer: LayerArchitecture, passes: Passes = ALL_PASSES) -> frozenset[MlpForm]:
+def mlp_forms(layer: LayerArchitecture) -> frozenset[MlpForm]:
     """The distinct functions of an MLP."""
     forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,)
-    return frozenset(lowered_form(form, passes) for form in forms)
+    return frozenset(lowered_form(form) for form in forms)
 
 
-def lowered_form(form: MlpForm, passes: Passes = ALL_PASSES) -> MlpForm:
-    """Two linears in a row are fused, unless told otherwise; before a ReLU always.
+def lowered_form(form: MlpForm) -> MlpForm:
+    """Return the form that computes the same with two linears in a row fused.
 
     >>> lowered_form(MlpForm.LINEAR)
     <MlpForm.FUSED: 'fused'>
     """
     match form:
         case MlpForm.LINEAR | MlpForm.FUSED:
-            return MlpForm.FUSED if passes.fuse_linears else MlpForm.LINEAR
+            return MlpForm.FUSED
         case MlpForm.LINEAR_RELU:
             return MlpForm.FUSED_RELU
         case _:
             return form
 
 
-def is_centred(config: ModelConfig, passes: Passes) -> bool:
+def is_centred(config: ModelConfig) -> bool:
     """Whether tokens are written with a mean of zero; linear norms keep the mean."""
-    return passes.centre_writers and config.norm is not NormForm.LINEAR
+    return config.norm is not NormForm.LINEAR
 
 
-def _set_norms_apart(exact: Any) -> tuple[Any, Weights]:
-    """Parameters whose norms have no gain and bias, and these gains and biases by stage."""
-
-    def plain(norm: Any) -> Weights:
-        return {"scale": np.ones_like(norm["scale"]), "bias": np.zeros_like(norm["bias"])}
-
-    rest: Any = {**exact, "norm": plain(exact["norm"])}
-    apart: Weights = {"head": {"norm": exact["norm"]}}
-    for name in exact:
-        if name.startswith("blocks_"):
-            norms = {place: exact[name][place] for place in ("norm1", "norm2")}
-            apart[name] = norms
-            rest[name] = {**exact[name], **{place: plain(own) for place, own in norms.items()}}
-    return rest, apart
-
-
-def _centring(config: ModelConfig, passes: Passes) -> np.ndarray:
+def _centring(config: ModelConfig) -> np.ndarray:
     """C, or nothing where norms see to the mean."""
     identity = np.eye(config.width)
-    return identity - 1 / config.width if is_centred(config, passes) else identity
+    return identity - 1 / config.width if is_centred(config) else identity
 
 
 def _embed(config: ModelConfig, own: Any, centring: np.ndarray) -> Weights:
@@ -174,11 +142,7 @@ def _learned(config: ModelConfig, layer: LayerArchitecture, attention: Any) -> W
 
 
 def _mlp(
-    config: ModelConfig,
-    layer: LayerArchitecture,
-    own: Any,
-    centring: np.ndarray,
-    passes: Passes,
+    config: ModelConfig, layer: LayerArchitecture, own: Any, centring: np.ndarray
 ) -> dict[str, Weights]:
     """Of the lite form the norm's output is residual too: its gain is multiplied with.
 
@@ -188,12 +152,12 @@ def _mlp(
     lite = config.block is BlockForm.LITE
     gain, shift = np.diag(norm["scale"]), norm["bias"]
     weights: dict[str, Weights] = {}
-    for form in mlp_forms(layer, passes):
-        if form in (MlpForm.ACTIVATED, MlpForm.LINEAR):
+    for form in mlp_forms(layer):
+        if form is MlpForm.ACTIVATED:
             weights["up"] = _after_norm(norm, up["kernel"], up["bias"])
             bias = down["bias"] + (shift if lite else 0.0)
             weights["down"] = {"kernel": down["kernel"] @ centring, "bias": bias @ centring}
-            if lite and passes.fold_norms:
+            if lite:
                 weights["residual"] = {"gain": norm["scale"]}
             continue
         kernel = up["kernel"] @ down["kernel"]

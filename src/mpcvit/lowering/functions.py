@@ -11,7 +11,6 @@ from mpcvit.artifacts.config import ModelConfig, NormForm
 from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS
 from mpcvit.lowering.fold import mlp_forms
 from mpcvit.lowering.heads import EXPONENTIAL, NORMALISED, queries_of
-from mpcvit.lowering.passes import Passes
 from mpcvit.lowering.plan import HEAD_NORM, Function, LayerFunctions, Plan, place_of
 from mpcvit.lowering.steep_chain import rectified_cube
 from mpcvit.model.layers import activate
@@ -19,18 +18,6 @@ from mpcvit.model.layers import activate
 Named = Mapping[str, Function | None]
 Wrap = Callable[[str, Any], Any]
 """Takes a place and the function there, and gives the one to use."""
-
-_PASS_OF = {
-    "norm1": "norms",
-    "norm2": "norms",
-    "query_length": "norms",
-    "product_length": "norms",
-    "denominator": "divisions",
-    "temper": "divisions",
-    "activation": "activations",
-    "exponential": "activations",
-    "cube": "activations",
-}
 
 
 class Functions:
@@ -55,11 +42,11 @@ class Functions:
         )
 
 
-def exact_functions(config: ModelConfig, architecture: Architecture, passes: Passes) -> Functions:
+def exact_functions(config: ModelConfig, architecture: Architecture) -> Functions:
     """What each stand-in stands for, in float32, where some token that is read needs it."""
     return Functions(
         [
-            _exact_layer(config, layer.of_first(queries_of(config, passes, index)))
+            _exact_layer(config, layer.of_first(queries_of(config, index)))
             for index, layer in enumerate(architecture.layers)
         ],
         _exact_norm(config),
@@ -67,21 +54,10 @@ def exact_functions(config: ModelConfig, architecture: Architecture, passes: Pas
 
 
 def functions_of(plan: Plan, config: ModelConfig, architecture: Architecture) -> Functions:
-    """A plan's stand-ins; where their pass is switched off, what they stand for."""
-    exact = exact_functions(config, architecture, plan.passes)
+    """Return a plan's stand-ins; refuse a plan that lacks one."""
+    exact = exact_functions(config, architecture)
     plan.require(exact.layers, exact.norm)
-    layers = [
-        {
-            name: own if _is_on(plan.passes, name) else getattr(known, name)
-            for name, own in vars(layer).items()
-        }
-        for layer, known in zip(plan.layers, exact.layers, strict=True)
-    ]
-    return Functions(layers, plan.norm if plan.passes.norms else exact.norm)
-
-
-def _is_on(passes: Passes, name: str) -> bool:
-    return getattr(passes, _PASS_OF[name])
+    return Functions([vars(layer) for layer in plan.layers], plan.norm)
 
 
 def _exact_norm(config: ModelConfig) -> Function | None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from mpcvit.artifacts.architecture import AttentionKind, HeadChoice
 from mpcvit.artifacts.config import ModelConfig, Pooling
-from mpcvit.lowering.passes import Passes
 
 NORMALISED = (
     AttentionKind.RELU_SOFTMAX,
@@ -26,11 +25,10 @@ class Part:
     tokens: tuple[int, ...]
 
 
-def queries_of(config: ModelConfig, passes: Passes, index: int) -> int:
+def queries_of(config: ModelConfig, index: int) -> int:
     """Tokens of a block that something later reads: of the last, the class token alone."""
     is_last = index == config.depth - 1
-    alone = is_last and config.pooling is Pooling.CLASS and passes.class_token_alone
-    return 1 if alone else config.tokens
+    return 1 if is_last and config.pooling is Pooling.CLASS else config.tokens
 
 
 def split_heads(choices: Sequence[HeadChoice], queries: int) -> tuple[Part, ...]:

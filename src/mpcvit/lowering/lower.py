@@ -21,7 +21,6 @@ from mpcvit.lowering.fold import Weights, fold
 from mpcvit.lowering.functions import functions_of
 from mpcvit.lowering.network import forward
 from mpcvit.lowering.odd_pictures import odd_pictures
-from mpcvit.lowering.passes import ALL_PASSES, Passes
 from mpcvit.lowering.plan import Plan, Trust, place_of
 from mpcvit.lowering.program import Calibration, SecureProgram
 from mpcvit.lowering.values import observe
@@ -44,7 +43,6 @@ def lower(
     *,
     error_budget: float = ERROR_BUDGET,
     margins: Margins | None = None,
-    passes: Passes = ALL_PASSES,
     guard: bool = True,
     progress: Progress = lambda what, done, total: None,
 ) -> SecureProgram:
@@ -56,10 +54,9 @@ def lower(
     program's use; weights and images do not.
     `error_budget` bounds what all stand-ins together may change: the root mean
     square of the logits' errors over the images, in parts of their spread.
-    `passes` switches rewrites off, to measure what each is worth. With `guard`, private
-    runs refuse to answer where a value left an interval; without, they look at logits
-    alone. Beside the images, intervals cover flat, checkerboard, noise and saturated
-    pictures as far as that is cheap.
+    With `guard`, private runs refuse to answer where a value left an interval. Without
+    it, they look at logits alone. Beside the images, intervals cover flat, checkerboard, noise
+    and saturated pictures as far as that is cheap.
     """
     checkpoint, settings = _checkpoint(model), load_profile(profile)
     config, architecture = checkpoint.model, checkpoint.architecture
@@ -70,7 +67,7 @@ def lower(
         raise UserError("there is no image to calibrate with")
     if not error_budget > 0:
         raise UserError(f"an error budget must be positive, not {error_budget:g}")
-    weights = fold(config, architecture, checkpoint.parameters, passes)
+    weights = fold(config, architecture, checkpoint.parameters)
     progress("calibrating", 0, len(inputs))
     ranges, exact = calibrate(
         config,
@@ -78,24 +75,21 @@ def lower(
         weights,
         np.asarray(inputs),
         lambda done: progress("calibrating", done, len(inputs)),
-        passes=passes,
     )
-    odd_ranges, odd_exact = calibrate(config, architecture, weights, odd, passes=passes)
+    odd_ranges, odd_exact = calibrate(config, architecture, weights, odd)
     judged = min(len(inputs), _JUDGED)
     widest = [
-        _widest_activation(config, passes, weights[f"blocks_{index}"])
-        for index in range(config.depth)
+        _widest_activation(config, weights[f"blocks_{index}"]) for index in range(config.depth)
     ]
 
     def fit(tolerances: Tolerances) -> Plan:
-        plan = choose(config, ranges, tolerances, margins, odd=odd_ranges, widest=widest)
-        return replace(plan, passes=passes)
+        return choose(config, ranges, tolerances, margins, odd=odd_ranges, widest=widest)
 
     def measure(plan: Plan) -> float:
         functions = functions_of(plan, config, architecture)
 
         def network(batch: Array) -> Array:
-            return forward(config, architecture, functions, passes, weights, batch)
+            return forward(config, architecture, functions, weights, batch)
 
         return relative_error(run_in_batches(network, inputs[:judged]), exact[:judged])
 
@@ -113,7 +107,7 @@ def lower(
         plan=replace(
             choice.plan,
             trust=Trust(
-                bound=_largest_logit(config, passes, weights["head"], [exact, odd_exact]),
+                bound=_largest_logit(config, weights["head"], [exact, odd_exact]),
                 guard=guard,
                 assured=_assured(choice.plan, widest),
             ),
@@ -139,12 +133,12 @@ def lower(
     return replace(program, calibration=calibration)
 
 
-def _widest_activation(config: ModelConfig, passes: Passes, weights: Weights) -> float | None:
+def _widest_activation(config: ModelConfig, weights: Weights) -> float | None:
     """What an activation is given at most, as long as the norm before it keeps its interval.
 
     |u W_j + b_j| <= |u| |W_j| + |b_j|,   |u| = sqrt(width)
     """
-    if config.norm is NormForm.LINEAR or not passes.fold_norms or "up" not in weights["mlp"]:
+    if config.norm is NormForm.LINEAR or "up" not in weights["mlp"]:
         return None
     up = weights["mlp"]["up"]
     return _widest(config, up["kernel"], up["bias"])
@@ -155,11 +149,9 @@ def _widest(config: ModelConfig, kernel: np.ndarray, bias: np.ndarray) -> float:
     return float((length * np.linalg.norm(kernel, axis=0) + np.abs(bias)).max())
 
 
-def _largest_logit(
-    config: ModelConfig, passes: Passes, weights: Weights, seen: Sequence[np.ndarray]
-) -> float:
+def _largest_logit(config: ModelConfig, weights: Weights, seen: Sequence[np.ndarray]) -> float:
     """What a logit cannot exceed; after a linear norm, far more than any did."""
-    if config.norm is NormForm.LINEAR or not passes.fold_norms:
+    if config.norm is NormForm.LINEAR:
         return _ROOM * max(float(np.abs(logits).max()) for logits in seen)
     return _widest(config, weights["kernel"], weights["bias"])
 

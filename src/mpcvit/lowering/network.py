@@ -4,8 +4,6 @@ Written for few exchanges, and for nothing else: these very functions are
 compiled for SPU, calibrated, and run as the plaintext emulation.
 """
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +15,6 @@ from mpcvit.lowering.attention import AttentionLayer
 from mpcvit.lowering.fold import Weights, is_centred, lowered_form
 from mpcvit.lowering.functions import Functions
 from mpcvit.lowering.heads import queries_of
-from mpcvit.lowering.passes import Passes
 from mpcvit.lowering.plan import Function, LayerFunctions
 from mpcvit.model.gather import gather, merge
 
@@ -37,35 +34,31 @@ def block(
     config: ModelConfig,
     layer: LayerArchitecture,
     functions: LayerFunctions,
-    passes: Passes,
     weights: Weights,
     x: Array,
     *,
     queries: int,
 ) -> Array:
     """One block on centred tokens; only the first `queries` are computed to the end."""
-    normalise = Normaliser(config, passes, weights)
-    u = normalise(x, functions.norm1, "norm1")
+    u = _normalise(x, functions.norm1)
     q, k, v = jnp.split(_linear(u, weights["qkv"]), 3, axis=-1)
     attend = AttentionLayer(
         config=config,
         heads=layer.heads,
         functions=functions,
-        passes=passes,
         learned=weights.get("learned", {}),
     )
     x = x[:, :queries] + _linear(attend(q[:, :queries], k, v), weights["proj"])
-    u = normalise(x, functions.norm2, "norm2")
+    u = _normalise(x, functions.norm2)
     forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * config.tokens
     tokens_of: dict[MlpForm, list[int]] = {}
     for token, form in enumerate(forms[:queries]):
-        tokens_of.setdefault(lowered_form(form, passes), []).append(token)
+        tokens_of.setdefault(lowered_form(form), []).append(token)
     parts = [
         _mlp(
             config,
             form,
             functions.activation,
-            passes,
             weights["mlp"],
             gather(u, tokens, axis=1),
             gather(x, tokens, axis=1),
@@ -75,12 +68,10 @@ def block(
     return merge(parts, list(tokens_of.values()), axis=1)
 
 
-def head(
-    config: ModelConfig, norm: Function | None, passes: Passes, weights: Weights, x: Array
-) -> Array:
+def head(config: ModelConfig, norm: Function | None, weights: Weights, x: Array) -> Array:
     """Logits of the last block's tokens."""
     x = x[:, :1] if config.pooling is Pooling.CLASS else x
-    u = Normaliser(config, passes, weights)(x, norm, "norm")
+    u = _normalise(x, norm)
     return u.mean(axis=1) @ weights["kernel"] + weights["bias"]
 
 
@@ -88,16 +79,15 @@ def forward(
     config: ModelConfig,
     architecture: Architecture,
     functions: Functions,
-    passes: Passes,
     weights: Weights,
     images: Array,
 ) -> Array:
     """The whole network on a batch of normalised images."""
     x = embed(config, weights["embed"], images)
     for index, (layer, own) in enumerate(zip(architecture.layers, functions.layers, strict=True)):
-        queries = queries_of(config, passes, index)
-        x = block(config, layer, own, passes, weights[f"blocks_{index}"], x, queries=queries)
-    return head(config, functions.norm, passes, weights["head"], x)
+        queries = queries_of(config, index)
+        x = block(config, layer, own, weights[f"blocks_{index}"], x, queries=queries)
+    return head(config, functions.norm, weights["head"], x)
 
 
 def _linear(x: Array, weights: Weights) -> Array:
@@ -109,49 +99,35 @@ def _centred(x: Array) -> Array:
     return x - x.sum(axis=-1, keepdims=True) * (1 / x.shape[-1])
 
 
-@dataclass(frozen=True)
-class Normaliser:
-    """Tokens divided by their deviation; what no pass has taken away is done here."""
-
-    config: ModelConfig
-    passes: Passes
-    weights: Weights
-
-    def __call__(self, x: Array, inverse_root: Function | None, name: str) -> Array:
-        if inverse_root is not None:
-            if not is_centred(self.config, self.passes):
-                x = _centred(x)
-            x = x * inverse_root((x * x).sum(axis=-1) * (1 / x.shape[-1]))[..., None]
-        if name not in self.weights:  # gain and bias are in the next linear
-            return x
-        return x * self.weights[name]["scale"] + self.weights[name]["bias"]
+def _normalise(x: Array, inverse_root: Function | None) -> Array:
+    """Divide centred tokens by their deviation. Gain and bias are in the next linear."""
+    if inverse_root is None:
+        return x
+    return x * inverse_root((x * x).sum(axis=-1) * (1 / x.shape[-1]))[..., None]
 
 
 def _mlp(
     config: ModelConfig,
     form: MlpForm,
     activation: Function | None,
-    passes: Passes,
     weights: Weights,
     u: Array,
     x: Array,
 ) -> Array:
     """The block's output for tokens of one form; `u` is the norm of `x`."""
     lite = config.block is BlockForm.LITE
-    if form in (MlpForm.ACTIVATED, MlpForm.LINEAR):
-        hidden = _linear(u, weights["up"])
-        if form is MlpForm.ACTIVATED:
-            hidden = _activate(config.activation, activation, hidden)
+    if form is MlpForm.ACTIVATED:
+        hidden = _activate(config.activation, activation, _linear(u, weights["up"]))
         written = _linear(hidden, weights["down"])
         if not lite:
             return x + written
-        rest = u * weights["residual"]["gain"] if "residual" in weights else u
-        return written + (_centred(rest) if is_centred(config, passes) else rest)
+        rest = u * weights["residual"]["gain"]
+        return written + (_centred(rest) if is_centred(config) else rest)
     y = _linear(u, weights[form.value])
     if form is MlpForm.FUSED:
         return y if lite else x + y
     branch = jax.nn.relu(y[..., : config.width])
-    if is_centred(config, passes):
+    if is_centred(config):
         branch = _centred(branch)
     return branch + (y[..., config.width :] if lite else x)
 

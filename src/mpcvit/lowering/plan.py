@@ -13,7 +13,6 @@ from mpcvit.errors import UserError
 from mpcvit.lowering.approximation import Approximation, read_number, read_numbers
 from mpcvit.lowering.even_chain import EvenChain
 from mpcvit.lowering.inverse_root import InverseRoot
-from mpcvit.lowering.passes import ALL_PASSES, Passes
 from mpcvit.lowering.reciprocal import Reciprocal
 from mpcvit.lowering.steep_chain import Steep, SteepChain
 
@@ -89,7 +88,6 @@ class Plan:
 
     layers: tuple[LayerPlan, ...]
     norm: InverseRoot | None
-    passes: Passes = ALL_PASSES
     trust: Trust = Trust()
 
     def named(self) -> dict[str, Approximation]:
@@ -124,7 +122,6 @@ class Plan:
                 {name: _encode(own) for name, own in vars(layer).items()} for layer in self.layers
             ],
             "norm": _encode(self.norm),
-            "passes": encode(self.passes),
             "trust": encode(self.trust),
         }
 
@@ -150,7 +147,6 @@ class Plan:
                 for layer in layers
             ),
             norm=_decode(document["norm"], InverseRoot),
-            passes=decode(Passes, document["passes"], "passes"),
             trust=decode(Trust, document["trust"], "trust"),
         )
 

@@ -98,7 +98,7 @@ class SecureProgram:
         if len(self.classes) != model.classes:
             raise UserError("the parts of the program do not fit each other")
         functions_of(self.plan, model, self.architecture)  # refuses a plan that lacks something
-        expected = weight_shapes(model, self.architecture, self.plan.passes)
+        expected = weight_shapes(model, self.architecture)
         if _shapes(self.parameters) != _shapes(expected):
             raise UserError("the weights do not fit the program")
 
@@ -138,8 +138,7 @@ class SecureProgram:
         return self._compute(self._functions, parameters, images)
 
     def _compute(self, functions: Functions, parameters: Weights, images: jax.Array) -> jax.Array:
-        passes = self.plan.passes
-        return forward(self.model, self.architecture, functions, passes, parameters, images)
+        return forward(self.model, self.architecture, functions, parameters, images)
 
     @property
     def _functions(self) -> Functions:

@@ -6,22 +6,20 @@ import pytest
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import Activation, BlockForm, NormForm, Pooling
 from mpcvit.classifier import Classifier
-from mpcvit.errors import UserError
 from mpcvit.lowering.calibrate import calibrate
 from mpcvit.lowering.fold import fold
-from mpcvit.lowering.passes import ALL_PASSES, Passes
 from tests.models import random_images, small_checkpoint, small_config
 from tests.tolerances import F32, assert_close
 
 K = AttentionKind
 
 
-def check(architecture, passes=ALL_PASSES, **changes):
+def check(architecture, **changes):
     config = small_config(depth=len(architecture.layers), **changes)
     checkpoint = small_checkpoint(config, architecture)
     images = np.asarray(random_images(config, 3))
-    weights = fold(config, architecture, checkpoint.parameters, passes)
-    _, logits = calibrate(config, architecture, weights, images, passes=passes)
+    weights = fold(config, architecture, checkpoint.parameters)
+    _, logits = calibrate(config, architecture, weights, images)
     assert_close(logits, Classifier(checkpoint)(images), F32)
     return weights
 
@@ -61,25 +59,6 @@ def test_every_activation(activation):
 
 def test_linear_norms_keep_their_mean():
     check(two_layers(MlpForm.FUSED_RELU), norm=NormForm.LINEAR)
-
-
-EXACT = [name for name in vars(ALL_PASSES) if name not in ("norms", "divisions", "activations")]
-
-
-@pytest.mark.parametrize("block", BlockForm)
-@pytest.mark.parametrize("name", EXACT)
-def test_every_pass_is_exact(name, block):
-    """The network is the same with it and without it."""
-    forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(small_config().tokens))
-    scaling = LayerArchitecture(heads=(K.SCALING,) * 3, mlp=MlpForm.LINEAR)
-    (first, _) = two_layers(forms).layers
-    passes = Passes.without(name.replace("_", "-"))
-    check(Architecture(layers=(first, scaling)), passes=passes, block=block)
-
-
-def test_an_unknown_pass_is_said():
-    with pytest.raises(UserError, match=r"there is no pass 'group-head'; .*group-heads"):
-        Passes.without("group-head")
 
 
 @pytest.mark.parametrize("block", BlockForm)

@@ -66,7 +66,7 @@ def stage_network(card: ModelCard, profile: Profile) -> Staged:
     """What a card describes, be it lowered or as it was trained."""
     reveal = revealing(card.opening)
     if card.plan is not None:
-        shapes = weight_shapes(card.model, card.architecture, card.plan.passes)
+        shapes = weight_shapes(card.model, card.architecture)
         stages = (*cut_lowered(card, card.plan), *reveal)
         return Staged(stages=stages, parameters=shapes, notes=())
     architecture = card.architecture
@@ -100,7 +100,7 @@ def shared_parameters(model: Model) -> Parameters:
 
 def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
     """The stages of a lowered network."""
-    config, layers, passes = card.model, card.architecture.layers, plan.passes
+    config, layers = card.model, card.architecture.layers
     known = functions_of(plan, config, card.architecture)
 
     def watching(
@@ -122,12 +122,12 @@ def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
         return {place_of(index, name): own for name, own in vars(known.layers[index]).items()}
 
     def of_block(index: int) -> Callable[[Functions, Parameters, Any], Any]:
-        queries = queries_of(config, passes, index)
+        queries = queries_of(config, index)
 
         def run(functions: Functions, parameters: Parameters, x: Any) -> Any:
             own = parameters[f"blocks_{index}"]
             layer, its = layers[index], functions.layers[index]
-            return lowered.block(config, layer, its, passes, own, x, queries=queries)
+            return lowered.block(config, layer, its, own, x, queries=queries)
 
         return run
 
@@ -135,7 +135,7 @@ def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
         return lowered.embed(config, parameters["embed"], x)
 
     def head(functions: Functions, parameters: Parameters, x: Any) -> Any:
-        return lowered.head(config, functions.norm, passes, parameters["head"], x)
+        return lowered.head(config, functions.norm, parameters["head"], x)
 
     return (
         Stage(name="embedding", parts=("embed",), function=embedding),
