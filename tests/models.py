@@ -52,7 +52,7 @@ def small_checkpoint(config, architecture, seed=0):
         data=DataConfig(mean=(0.4, 0.5, 0.6), std=(0.3, 0.2, 0.25)),
         classes=tuple(f"class {index}" for index in range(config.classes)),
         parameters=perturbed_parameters(config, architecture, seed),
-        provenance=Provenance(origin="test", environment=Environment.here()),
+        provenance=Provenance(origin="test", environment=Environment.current()),
     )
 
 

@@ -68,7 +68,7 @@ def bench_training(config: Config, *, rounds: int, progress: Progress) -> list[d
     steps = _steps(config, rounds, progress)
     rates = [*steps, _pipeline(config, rounds, progress), evaluation]
     ours = steps[0].images_per_s
-    here = Environment.here()
+    here = Environment.current()
     return [
         {
             "what": rate.name,
@@ -242,7 +242,7 @@ def _random_batch(config: Config) -> Batch:
         images=rng.standard_normal(shape, np.float32),
         targets=rng.dirichlet(np.ones(model.classes), size).astype(np.float32),
         labels=np.zeros(size, np.int32),
-        places=np.arange(size, dtype=np.int32),
+        indices=np.arange(size, dtype=np.int32),
     )
 
 

@@ -20,7 +20,7 @@ from mpcvit.artifacts.provenance import LOG_FILE, MODEL_FILE, SEARCH_FILE, Envir
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.cli.running import load_test_images, load_training_images
 from mpcvit.cores import split_cpu
-from mpcvit.data import Split, spread
+from mpcvit.data import Split, sample_evenly
 from mpcvit.demo.showcase import PROGRAM_FOLDER, Sample, Showcase, ShownNetwork
 from mpcvit.errors import UserError
 from mpcvit.lowering import Guard
@@ -78,7 +78,7 @@ def make_showcase(
             samples=_save_samples(test, first.classes, samples, folder),
             test_images=len(test),
             data_fingerprint=first.provenance.data_fingerprint,
-            environment=Environment.here(),
+            environment=Environment.current(),
             digests={},
         )
         showcase.seal(folder)
@@ -97,7 +97,7 @@ def _lower(
     def show(what: str, done: int, total: int) -> None:
         progress(f"{name}: {what}", done, total)
 
-    program = lower(checkpoint, spread(train, CALIBRATION_IMAGES), profile, progress=show)
+    program = lower(checkpoint, sample_evenly(train, CALIBRATION_IMAGES), profile, progress=show)
     program, _ = with_guard(program, load_profile(profile), Guard.AUTO, show)
     program.save(folder / name / PROGRAM_FOLDER)
     emulation = emulate(

@@ -1,8 +1,8 @@
 """Latency table: what each choice of an architecture costs when run securely.
 
 All who make the same choice in a layer share its exchanges, so a choice costs
-something `once`, however many heads (or tokens) make it, and something for
-`each` of them. The table is plain data, saved as readable JSON, and prices any
+a `shared` price, however many heads (or tokens) make it, and a `per_unit` price for
+each of them. The table is plain data, saved as readable JSON, and prices any
 architecture of the shape that it was made for.
 """
 
@@ -20,7 +20,8 @@ from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError, nearest
 from mpcvit.storage import read_json, write_text
 
-FORMAT = "mpcvit-latency/1"
+FORMAT = "mpcvit-latency/2"
+_FORMAT_1 = "mpcvit-latency/1"  # whose prices are named `once` and `each`
 
 
 WAN = NetworkLink(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
@@ -66,14 +67,16 @@ class Cost:
 class ChoiceCost:
     """A choice's cost: once for all who make it, and for each of them."""
 
-    once: Cost = field(default_factory=Cost)
-    each: Cost = field(default_factory=Cost)
+    shared: Cost = field(default_factory=Cost)
+    per_unit: Cost = field(default_factory=Cost)
 
     def __add__(self, other: "ChoiceCost") -> "ChoiceCost":
-        return ChoiceCost(once=self.once + other.once, each=self.each + other.each)
+        return ChoiceCost(
+            shared=self.shared + other.shared, per_unit=self.per_unit + other.per_unit
+        )
 
     def total(self, count: float) -> Cost:
-        return self.once + self.each.times(count) if count > 0 else Cost()
+        return self.shared + self.per_unit.times(count) if count > 0 else Cost()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +180,9 @@ class LatencyTable:
     def from_document(cls, document: Any, origin: str) -> "LatencyTable":
         """Decode parsed JSON; `origin` names it in what is refused."""
         found = document.get("format") if isinstance(document, dict) else None
-        if found != FORMAT:
+        if found == _FORMAT_1:
+            document = _rename_prices(document)
+        elif found != FORMAT:
             raise UserError(
                 f"{origin} is not a latency file: its format is {found!r}, not {FORMAT!r}"
             )
@@ -206,6 +211,16 @@ class LatencyTable:
                 f"the latency table has no cost of {name.value!r} in {where}; it has {known}"
             )
         return choices[name]
+
+
+def _rename_prices(document: Any) -> Any:
+    """Give the names of format 2 to the prices of a document in format 1."""
+    if isinstance(document, list):
+        return [_rename_prices(item) for item in document]
+    if isinstance(document, dict):
+        names = {"once": "shared", "each": "per_unit"}
+        return {names.get(key, key): _rename_prices(item) for key, item in document.items()}
+    return document
 
 
 @dataclass(frozen=True, kw_only=True)

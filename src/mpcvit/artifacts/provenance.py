@@ -38,7 +38,7 @@ class Environment:
     hardware: str = ""
 
     @classmethod
-    def here(cls) -> "Environment":
+    def current(cls) -> "Environment":
         return cls(
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             commit=_commit(),

@@ -170,7 +170,7 @@ def _table(
         details={
             "model": encode(model),
             "profile": encode(profile),
-            "environment": vars(Environment.here()),
+            "environment": vars(Environment.current()),
             **({"warning": profile.warning} if profile.warning else {}),
         },
     )
@@ -186,9 +186,9 @@ def _affine(make: Callable[[int], Component], most: int, profile: Profile) -> Ch
 
 def _line(one: Cost, every: Cost, most: int) -> ChoiceCost:
     if most == 1:
-        return ChoiceCost(each=one)
+        return ChoiceCost(per_unit=one)
     each = (every + one.times(-1)).times(1 / (most - 1))
-    return ChoiceCost(once=_not_below_zero(one + each.times(-1)), each=_not_below_zero(each))
+    return ChoiceCost(shared=_not_below_zero(one + each.times(-1)), per_unit=_not_below_zero(each))
 
 
 def _cost(stage: StageCost) -> Cost:

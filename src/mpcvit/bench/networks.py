@@ -29,7 +29,7 @@ def random_checkpoint(model: ModelConfig, architecture: Architecture) -> Checkpo
         data=DataConfig(mean=(0.5,) * model.channels, std=(0.5,) * model.channels),
         classes=tuple(str(index) for index in range(model.classes)),
         parameters=init_parameters(model, architecture, seed=0),
-        provenance=Provenance(origin="random weights", environment=Environment.here()),
+        provenance=Provenance(origin="random weights", environment=Environment.current()),
     )
 
 

@@ -290,7 +290,7 @@ def _measured(seconds: float | None) -> Row:
 
 def here(model: ModelConfig | None, profile: Profile) -> Row:
     """What every row says of shape, profile, network and machine."""
-    here, network = Environment.here(), _network_of(profile)
+    here, network = Environment.current(), _network_of(profile)
     shape = {}
     if model is not None:
         shape = {

@@ -52,7 +52,7 @@ def lower(
     """
     settings = load_profile(profile)
 
-    from mpcvit.data import spread
+    from mpcvit.data import sample_evenly
     from mpcvit.lowering.lower import lower as stage
     from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.report.live import counting
@@ -64,7 +64,7 @@ def lower(
         split = load_training_images(checkpoint, data, progress)
         program = stage(
             checkpoint,
-            spread(split, images),
+            sample_evenly(split, images),
             settings,
             error_budget=error_budget,
             progress=progress,

@@ -203,7 +203,7 @@ def import_(
         classes=foreign.classes,
         parameters=foreign.parameters,
         provenance=Provenance(
-            origin=f"imported from {source.name}", environment=Environment.here()
+            origin=f"imported from {source.name}", environment=Environment.current()
         ),
     )
     checkpoint.save(out)

@@ -221,13 +221,13 @@ def _tell(derived: "Derived", table: "LatencyTable", out: Path, as_json: bool) -
                 "sent_bytes": derived.cost.sent_bytes,
                 "seconds": derived.seconds,
                 "latency_source": table.source,
-                "ties": list(derived.ties),
+                "ties": list(derived.tied_units),
             }
         )
         return
     print(derived.architecture.picture())
     print(f"kept      {derived.kept} of {derived.units}, total alpha {derived.kept_alpha:.3f}")
     print(f"seconds   {derived.seconds:.2f} ({table.source})")
-    if derived.ties:
-        print(f"ties      left out with an equal alpha: {', '.join(derived.ties)}")
+    if derived.tied_units:
+        print(f"ties      left out with an equal alpha: {', '.join(derived.tied_units)}")
     print(f"written   {out}")

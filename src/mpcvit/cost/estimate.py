@@ -81,8 +81,8 @@ def estimate(model: ModelConfig, network: NetworkLink = WAN) -> LatencyTable:
 def _linear(inputs: int, outputs: int) -> ChoiceCost:
     """x W: the weights are opened once under a mask, and so is every row of x."""
     return ChoiceCost(
-        once=Cost(exchanges=2, sent_bytes=_RING_BYTES * inputs * outputs),
-        each=Cost(sent_bytes=_RING_BYTES * inputs + _TRUNCATED_BYTES * outputs),
+        shared=Cost(exchanges=2, sent_bytes=_RING_BYTES * inputs * outputs),
+        per_unit=Cost(sent_bytes=_RING_BYTES * inputs + _TRUNCATED_BYTES * outputs),
     )
 
 
@@ -141,8 +141,8 @@ def _shared(head_by_head: Cost, *together: Cost) -> ChoiceCost:
     """Operations that take all heads together share exchanges, not bytes."""
     total = sum(together, Cost())
     return ChoiceCost(
-        once=Cost(exchanges=total.exchanges),
-        each=head_by_head + Cost(sent_bytes=total.sent_bytes),
+        shared=Cost(exchanges=total.exchanges),
+        per_unit=head_by_head + Cost(sent_bytes=total.sent_bytes),
     )
 
 

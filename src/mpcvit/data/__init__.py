@@ -8,7 +8,7 @@ from mpcvit.data.augment import (
     random_resized_crop,
 )
 from mpcvit.data.batches import Batch
-from mpcvit.data.dataset import Dataset, Split, load_dataset, load_split, spread
+from mpcvit.data.dataset import Dataset, Split, load_dataset, load_split, sample_evenly
 from mpcvit.data.images import decode_image, fit_image
 from mpcvit.data.inputs import Inputs, list_pictures, make_inputs
 from mpcvit.data.mixing import Mix, draw_mix, mix, partners, soft_targets
@@ -39,6 +39,6 @@ __all__ = [
     "rand_augment",
     "random_erasing",
     "random_resized_crop",
+    "sample_evenly",
     "soft_targets",
-    "spread",
 ]

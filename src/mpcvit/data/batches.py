@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     images: Any  # float32 [batch, height, width, channel], normalised
     targets: Any  # float32 [batch, classes], each row sums to 1
     labels: Any  # int32 [batch], of the images before mixing
-    places: Any  # int32 [batch], where the images lie in their split
+    indices: Any  # int32 [batch], where the images lie in their split
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class BatchMaker:
                 images[row] = random_erasing(images[row], rng, probability=recipe.augment.erasing)
         labels = np.array(recipe.split.labels[indices], np.int32)
         images, targets = self._mix(epoch, first // 2, images, labels)
-        return Batch(images, targets, labels, places=indices.astype(np.int32))
+        return Batch(images, targets, labels, indices=indices.astype(np.int32))
 
     def _order_of(self, epoch: int) -> np.ndarray:
         if epoch != self._order_epoch:

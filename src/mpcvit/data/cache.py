@@ -39,7 +39,7 @@ class Decoded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undecoded:
+class ImageSource:
     """What a new entry is made from."""
 
     shape: tuple[int, int, int, int]
@@ -52,7 +52,7 @@ def default_folder() -> Path:
 
 
 def cached(
-    root: Path, key: str, decode: Callable[[], Undecoded], progress: Callable[[int, int], None]
+    root: Path, key: str, decode: Callable[[], ImageSource], progress: Callable[[int, int], None]
 ) -> Decoded:
     """Open the entry of a key; if there is none, or a damaged one, decode it first."""
     folder = root / key
@@ -91,7 +91,7 @@ def _open(folder: Path) -> Decoded | None:
         return None
 
 
-def _write(folder: Path, new: Undecoded, progress: Callable[[int, int], None]) -> None:
+def _write(folder: Path, new: ImageSource, progress: Callable[[int, int], None]) -> None:
     count = new.shape[0]
     labels: list[int] = []
     hasher = hashlib.sha256()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mpcvit.artifacts.config import DataConfig
-from mpcvit.data.cache import Decoded, Progress, Undecoded, cached, default_folder
+from mpcvit.data.cache import Decoded, ImageSource, Progress, cached, default_folder
 from mpcvit.data.images import fit_image
 from mpcvit.data.sources import Example, Source, SplitName, find_source
 from mpcvit.errors import UserError
@@ -70,7 +70,7 @@ def load_dataset(
     )
 
 
-def spread(split: Split, count: int) -> list[np.ndarray]:
+def sample_evenly(split: Split, count: int) -> list[np.ndarray]:
     """So many of a split's images, from all over it, whatever its order."""
     return [np.asarray(split.images[place]) for place in _places(split, count)]
 
@@ -124,12 +124,12 @@ def _load(
 ) -> Decoded:
     crop = config.eval_crop if split == "test" else 1.0
 
-    def decode() -> Undecoded:
+    def decode() -> ImageSource:
         examples = source.open_split(split, channels)
         if examples.count == 0:
             raise UserError(f"{source.root} has no {split} images")
         _refuse_class_count(source, len(examples.classes), classes)
-        return Undecoded(
+        return ImageSource(
             shape=(examples.count, image_size, image_size, channels),
             classes=examples.classes,
             examples=_fit(examples.stream, image_size, crop, classes),

@@ -98,7 +98,7 @@ class _Worker:
             images=np.empty(self._shape, np.float32),
             targets=np.empty((self._shape[0], self._classes), np.float32),
             labels=np.empty(self._shape[0], np.int32),
-            places=np.empty(self._shape[0], np.int32),
+            indices=np.empty(self._shape[0], np.int32),
         )
         try:
             failure = self._connection.recv()

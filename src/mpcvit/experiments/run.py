@@ -246,7 +246,7 @@ class Workshop:
             parameters=init_parameters(config.model, architecture, seed),
             provenance=Provenance(
                 origin="diverged",
-                environment=Environment.here(),
+                environment=Environment.current(),
                 config=encode(config),
                 data_fingerprint=self.dataset.fingerprint,
             ),

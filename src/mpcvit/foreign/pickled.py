@@ -23,7 +23,7 @@ class Name:
 
 
 @dataclass(eq=False)
-class Thing:
+class InertObject:
     """An object of a class that no builder knows: it keeps its state and is inert."""
 
     path: str
@@ -45,7 +45,7 @@ def read_pickle(
     >>> import collections, pickle
     >>> data = pickle.dumps(collections.Counter("aab"), protocol=2)
     >>> read_pickle(data, "example", builders={}, load_persistent=lambda identity: identity)
-    Thing(path='collections.Counter', state=None)
+    InertObject(path='collections.Counter', state=None)
     """
     machine = _Machine(origin, builders, load_persistent)
     try:
@@ -159,12 +159,12 @@ class _Machine:
         if not isinstance(callee, Name) or not isinstance(arguments, tuple):
             raise ValueError("a call of something that has no name")
         builder = self.builders.get(callee.path)
-        return Thing(callee.path) if builder is None else builder(arguments)
+        return InertObject(callee.path) if builder is None else builder(arguments)
 
     def build(self, _: Any) -> None:
         state = self._take(1)[0]
         # A dictionary's attributes (torch's `_metadata`) say nothing about its items.
-        if isinstance(self.stack[-1], Thing):
+        if isinstance(self.stack[-1], InertObject):
             self.stack[-1].state = state
 
     def append(self, _: Any) -> None:
@@ -177,7 +177,7 @@ class _Machine:
         target = self.stack[-1]
         if isinstance(target, list):
             target.extend(items)
-        elif not isinstance(target, Thing):
+        elif not isinstance(target, InertObject):
             raise ValueError("items for something that is no list")
 
     def set_item(self, _: Any) -> None:
@@ -190,7 +190,7 @@ class _Machine:
         target = self.stack[-1]
         if isinstance(target, dict):
             target.update(_pairs(items))
-        elif not isinstance(target, Thing):
+        elif not isinstance(target, InertObject):
             raise ValueError("entries for something that is no dictionary")
 
     def make_persistent(self, argument: Any) -> None:

@@ -10,7 +10,7 @@ from mpcvit.errors import UserError
 from mpcvit.foreign import authors, huggingface, timm
 from mpcvit.foreign.mapping import shorten
 from mpcvit.foreign.model import ForeignModel, Options, Source
-from mpcvit.foreign.pickled import Thing
+from mpcvit.foreign.pickled import InertObject
 from mpcvit.foreign.safetensors_file import is_safetensors, open_safetensors
 from mpcvit.foreign.tensor import Tensor
 from mpcvit.foreign.torch_file import open_torch
@@ -100,7 +100,7 @@ def _open_tensors(path: Path) -> Iterator[tuple[Mapping[str, Tensor], Mapping[st
 
 
 def _find_state(content: Any, path: Path) -> Mapping[str, Tensor]:
-    if isinstance(content, Thing):
+    if isinstance(content, InertObject):
         raise UserError(
             f"{path} holds an object of class {shorten([content.path])}, not a checkpoint; "
             "torch.save its state_dict() instead"
@@ -129,7 +129,7 @@ def _spell(key: Any) -> str:
 def _find_arguments(content: Mapping[Any, Any]) -> Mapping[str, Any]:
     """The recorded argparse.Namespace, and the name of the architecture."""
     recorded = content.get("args")
-    state = recorded.state if isinstance(recorded, Thing) else None
+    state = recorded.state if isinstance(recorded, InertObject) else None
     return {"arch": content.get("arch"), **(state if isinstance(state, dict) else {})}
 
 

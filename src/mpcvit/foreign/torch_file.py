@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mpcvit.errors import UserError
-from mpcvit.foreign.pickled import Name, Thing, read_pickle
+from mpcvit.foreign.pickled import InertObject, Name, read_pickle
 from mpcvit.foreign.tensor import Tensor
 
 _ZIP_START = b"PK\x03\x04"
@@ -169,7 +169,7 @@ class _Content:
             case _:
                 raise ValueError("a storage without name or size")
         if kind.path not in _STORAGES:
-            return Thing(kind.path)
+            return InertObject(kind.path)
         code = _STORAGES[kind.path]
         member = self._member(f"data/{key}")
         if member.file_size != elements * _item_bytes(code):
@@ -192,7 +192,7 @@ class _Content:
 
     def _make_tensor(self, arguments: tuple[Any, ...]) -> Any:
         match arguments:
-            case (Thing() as storage, *_):
+            case (InertObject() as storage, *_):
                 return storage
             case (_Storage() as storage, int() as offset, tuple() as shape, tuple() as steps, *_):
                 self._check_bounds(storage, offset, shape, steps)

@@ -18,7 +18,7 @@ from mpcvit import __version__
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import MODEL_FILE, write_rows
 from mpcvit.codec import encode
-from mpcvit.data import spread
+from mpcvit.data import sample_evenly
 from mpcvit.errors import UserError
 from mpcvit.experiments.recipes import HEAD_SEARCH, SOFTMAX, Recipe
 from mpcvit.experiments.run import Workshop
@@ -156,7 +156,7 @@ class Pipeline:
 
         def make() -> None:
             checkpoint = Checkpoint.load(self.run_folder(recipe) / MODEL_FILE)
-            images = spread(self.workshop.dataset.train, CALIBRATION_IMAGES)
+            images = sample_evenly(self.workshop.dataset.train, CALIBRATION_IMAGES)
             profile, count = self.plan.profile, self.display.count
             program = lower(checkpoint, images, profile, progress=count)
             with_script(program, profile, progress=count).save(path)

@@ -46,7 +46,7 @@ class Derived:
     kept_alpha: float
     cost: Cost
     seconds: float
-    ties: tuple[str, ...]  # what was left out although its alpha equals one that was kept
+    tied_units: tuple[str, ...]  # what was left out although its alpha equals one that was kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def derive_by_ratio(
     per_layer: bool = False,
     mlp: MlpRule | None = None,
 ) -> Derived:
-    """Keep the dear kind in a share of all units, those of the largest alpha.
+    """Keep the expensive kind in a share of all units, those of the largest alpha.
 
     The count is rounded up. Equal alphas keep the earlier layer, then head,
     then row. `per_layer` is the paper's baseline: the same share in every
@@ -82,8 +82,8 @@ def derive_by_ratio(
     count = _count(ratio, len(alpha))
     ranked = _ranked(alpha)
     kept = _spread(alpha, count, result.model.depth) if per_layer else ranked[:count]
-    ties = () if per_layer else _ties(alpha, ranked, count)
-    return _finish(result, alpha, frozenset(kept), mlp, ties)
+    tied_units = () if per_layer else _tied_units(alpha, ranked, count)
+    return _finish(result, alpha, frozenset(kept), mlp, tied_units)
 
 
 def derive_by_budget(
@@ -107,9 +107,9 @@ def derive_by_budget(
 
     def layer_cost(layer: int, kept: int) -> Cost:
         heads = table.heads * kept / len(by_layer[layer])
-        dear = table.attention_cost(layer, result.search.kept)
+        expensive = table.attention_cost(layer, result.search.kept)
         cheap = table.attention_cost(layer, result.search.replacement)
-        return dear.total(heads) + cheap.total(table.heads - heads)
+        return expensive.total(heads) + cheap.total(table.heads - heads)
 
     counts = _knapsack(
         values=[list(accumulate((alpha[u] for u in units), initial=0.0)) for units in by_layer],
@@ -126,12 +126,12 @@ def derive_by_budget(
     kept = frozenset(
         unit for units, count in zip(by_layer, counts, strict=True) for unit in units[:count]
     )
-    ties = tuple(
+    tied_units = tuple(
         tie
         for units, count in zip(by_layer, counts, strict=True)
-        for tie in _ties(alpha, units, count)
+        for tie in _tied_units(alpha, units, count)
     )
-    return _finish(result, alpha, kept, mlp, ties)
+    return _finish(result, alpha, kept, mlp, tied_units)
 
 
 def _units(result: SearchResult) -> dict[Unit, float]:
@@ -168,7 +168,7 @@ def _spread(alpha: dict[Unit, float], count: int, depth: int) -> list[Unit]:
     return even + _ranked(next_best)[:odd]
 
 
-def _ties(alpha: dict[Unit, float], ranked: Sequence[Unit], count: int) -> tuple[str, ...]:
+def _tied_units(alpha: dict[Unit, float], ranked: Sequence[Unit], count: int) -> tuple[str, ...]:
     if not 0 < count < len(ranked):
         return ()
     last = alpha[ranked[count - 1]]
@@ -180,7 +180,7 @@ def _finish(
     alpha: dict[Unit, float],
     kept: frozenset[Unit],
     mlp: MlpRule | None,
-    ties: tuple[str, ...],
+    tied_units: tuple[str, ...],
 ) -> Derived:
     layers = tuple(
         LayerArchitecture(heads=_heads(result, layer, kept), mlp=form)
@@ -195,7 +195,7 @@ def _finish(
         kept_alpha=sum(alpha[unit] for unit in kept),
         cost=cost,
         seconds=result.latency.seconds(cost),
-        ties=ties,
+        tied_units=tied_units,
     )
 
 

@@ -40,14 +40,14 @@ class Prices:
         attention, activation = [], []
         for index in range(len(table.layers)):
             kept = table.attention_cost(index, search.kept)
-            attention.append(_price(table, kept.once, kept.each.times(table.heads)))
+            attention.append(_price(table, kept.shared, kept.per_unit.times(table.heads)))
             full = table.mlp_cost(index, MlpForm.ACTIVATED)
             bare = table.mlp_cost(index, MlpForm.LINEAR)
             activation.append(
                 _price(
                     table,
-                    full.once + bare.once.times(-1),
-                    (full.each + bare.each.times(-1)).times(table.tokens),
+                    full.shared + bare.shared.times(-1),
+                    (full.per_unit + bare.per_unit.times(-1)).times(table.tokens),
                 )
             )
         return cls(attention=tuple(attention), activation=tuple(activation))

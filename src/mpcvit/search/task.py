@@ -53,7 +53,7 @@ class Search:
     def model(self) -> ViT:
         return ViT(self.config.model, self.mixture, dtype=DTYPES[self.config.train.precision])
 
-    def subject(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         return {
             "search": encode(self.config.search),
             "latency": content_digest(self.latency.to_document()),
@@ -101,12 +101,12 @@ class Search:
     def logits(self, parameters: Any, images: jax.Array) -> jax.Array:
         return self.model.apply({"params": parameters}, images)[0]
 
-    def notes(self, parameters: Any) -> dict[str, Any]:
+    def epoch_values(self, parameters: Any) -> dict[str, Any]:
         choices = {"alpha": self._alpha(parameters), "beta": self._beta(parameters)}
         return {name: [_plain(a) for a in arrays] for name, arrays in choices.items() if arrays}
 
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
-        notes = self.notes(parameters)
+        notes = self.epoch_values(parameters)
         SearchResult(
             model=self.config.model,
             search=self.config.search,
@@ -115,7 +115,7 @@ class Search:
             latency=self.latency,
             provenance=Provenance(
                 origin="searched",
-                environment=Environment.here(),
+                environment=Environment.current(),
                 config=encode(self.config),
                 data_fingerprint=self.data_fingerprint,
                 metrics=evaluation.as_metrics(),

@@ -26,7 +26,7 @@ from mpcvit.train.step import Metrics
 from mpcvit.train.supervised import Supervised
 
 _ASKED = 256  # images that a teacher answers for at once
-_MOST_REMEMBERED_BYTES = 2**30
+_MOST_PRECOMPUTED_BYTES = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +40,16 @@ class Distilled(Supervised):
     """
 
     teacher: Checkpoint
-    remembered: "TeacherOutputs | None" = None
+    precomputed: "TeacherOutputs | None" = None
 
     @property
-    def taught_by(self) -> str:
+    def teacher_digest(self) -> str:
         return self.teacher.parameter_digest
 
-    def subject(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         return {
-            **super().subject(),
-            "teacher": self.taught_by,
+            **super().identity(),
+            "teacher": self.teacher_digest,
             "distill": encode(self.config.distill),
         }
 
@@ -62,7 +62,7 @@ class Distilled(Supervised):
         return parameters
 
     def frozen(self) -> Any:
-        return self.teacher.parameters if self.remembered is None else self.remembered
+        return self.teacher.parameters if self.precomputed is None else self.precomputed
 
     def loss(
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array
@@ -73,10 +73,10 @@ class Distilled(Supervised):
                 {"params": parameters["student"]}, batch.images, train=True, rngs={"dropout": rng}
             )
         )
-        if self.remembered is None:
+        if self.precomputed is None:
             wanted_logits, wanted = _teach(self.teacher, self.model.dtype, frozen, batch.images)
         else:
-            wanted_logits, wanted = (output[batch.places] for output in frozen)
+            wanted_logits, wanted = (output[batch.indices] for output in frozen)
         if "projection" in parameters:
             tokens = tokens @ parameters["projection"]["kernel"]
         terms = {
@@ -107,7 +107,7 @@ class TeacherOutputs(NamedTuple):
     tokens: Any  # float32 [image, token, width]
 
 
-def remember(teacher: Checkpoint, split: Split, dtype: Any) -> TeacherOutputs:
+def precompute_outputs(teacher: Checkpoint, split: Split, dtype: Any) -> TeacherOutputs:
     """Ask the teacher once about every image of a split."""
     ask = jax.jit(lambda images: _teach(teacher, dtype, teacher.parameters, images))
     answers = [
@@ -117,13 +117,15 @@ def remember(teacher: Checkpoint, split: Split, dtype: Any) -> TeacherOutputs:
     return TeacherOutputs(logits, tokens)
 
 
-def _remembered(config: Config, split: Split, teacher: Checkpoint) -> TeacherOutputs | None:
+def _precompute_if_fixed(
+    config: Config, split: Split, teacher: Checkpoint
+) -> TeacherOutputs | None:
     """The teacher's outputs, where images stay the same over epochs and memory allows."""
     model = teacher.model
     size_bytes = 4 * len(split) * (model.classes + model.tokens * model.width)
-    if config.augment.changes_images or size_bytes > _MOST_REMEMBERED_BYTES:
+    if config.augment.changes_images or size_bytes > _MOST_PRECOMPUTED_BYTES:
         return None
-    return remember(teacher, split, DTYPES[config.train.precision])
+    return precompute_outputs(teacher, split, DTYPES[config.train.precision])
 
 
 def _teach(
@@ -159,7 +161,7 @@ def retrain(
         data_fingerprint=dataset.fingerprint,
         origin="retrained with distillation",
         teacher=teacher,
-        remembered=_remembered(config, dataset.train, teacher),
+        precomputed=_precompute_if_fixed(config, dataset.train, teacher),
     )
     fit(task, config, dataset, folder, resume=resume, observers=observers)
     return Checkpoint.load(folder / MODEL_FILE)

@@ -111,7 +111,7 @@ class _Run:
     ) -> None:
         self.task, self.config, self.dataset, self.folder = task, config, dataset, folder
         self.devices, self.batches, self.observers = devices, batches, observers
-        self.identity = identify(config, task.subject())
+        self.identity = identify(config, task.identity())
         self.steps_per_epoch = batches.steps_per_epoch
         self.total_steps = config.train.epochs * self.steps_per_epoch
         self.schedule = learning_rate(config.train, self.steps_per_epoch)
@@ -197,7 +197,7 @@ class _Run:
             if self.devices.is_writer:
                 parameters = jax.device_get(self.state.parameters)
                 self.task.save(self.folder, parameters, evaluation)
-                row |= self.task.notes(parameters)
+                row |= self.task.epoch_values(parameters)
             self.rate.pause()
         sums = jax.tree.map(jnp.zeros_like, self.state.sums)
         self.state = self.state._replace(sums=self.devices.copy(sums))

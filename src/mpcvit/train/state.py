@@ -61,12 +61,12 @@ def load_state(path: Path, like: State, identity: dict[str, Any]) -> State:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def identify(config: Config, subject: dict[str, Any]) -> dict[str, Any]:
-    """What decides the result of a run, beside the task's own `subject`.
+def identify(config: Config, task_identity: dict[str, Any]) -> dict[str, Any]:
+    """Return what decides the result of a run: settings, and the identity of its task.
 
-    Not paths, workers or how often it saves, nor which images: those are in the data's
-    fingerprint. And not how others search or distil: a task that does has these
-    settings in its subject.
+    Paths, workers and how often a run is saved are left out. The data's fingerprint
+    stands for the images. A task that searches or distils has these settings in its
+    identity.
     """
     plain = encode(config)
     for section, key in (
@@ -75,7 +75,7 @@ def identify(config: Config, subject: dict[str, Any]) -> dict[str, Any]:
     ):
         del plain[section][key]
     del plain["distributed"], plain["name"], plain["search"], plain["distill"]
-    return {**plain, **subject}
+    return {**plain, **task_identity}
 
 
 def _named_leaves(state: State) -> dict[str, Any]:

@@ -21,7 +21,7 @@ Metrics = dict[str, jax.Array]
 class Task(Protocol):
     """What is trained."""
 
-    def subject(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """What a run is about beyond its configuration; a resumed one must agree."""
         ...
 
@@ -45,7 +45,7 @@ class Task(Protocol):
 
     def logits(self, parameters: Any, images: jax.Array) -> jax.Array: ...
 
-    def notes(self, parameters: Any) -> dict[str, Any]:
+    def epoch_values(self, parameters: Any) -> dict[str, Any]:
         """What to log of an epoch beside its losses: lists with an entry per layer."""
         ...
 
@@ -124,5 +124,5 @@ def _empty_batch(config: Config) -> Batch:
         images=jnp.zeros((batch, size, size, config.model.channels)),
         targets=jnp.zeros((batch, config.model.classes)),
         labels=jnp.zeros((batch,), jnp.int32),
-        places=jnp.zeros((batch,), jnp.int32),
+        indices=jnp.zeros((batch,), jnp.int32),
     )

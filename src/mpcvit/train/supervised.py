@@ -37,11 +37,11 @@ class Supervised:
         return ViT(self.config.model, self.architecture, dtype=DTYPES[self.config.train.precision])
 
     @property
-    def taught_by(self) -> str:
+    def teacher_digest(self) -> str:
         """The digest of a teacher's parameters, where there is one."""
         return ""
 
-    def subject(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         return {
             "architecture": self.architecture.digest(),
             "data_fingerprint": self.data_fingerprint,
@@ -68,7 +68,7 @@ class Supervised:
     def logits(self, parameters: Any, images: jax.Array) -> jax.Array:
         return self.model.apply({"params": parameters}, images)[0]
 
-    def notes(self, parameters: Any) -> dict[str, Any]:
+    def epoch_values(self, parameters: Any) -> dict[str, Any]:
         return {}
 
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
@@ -80,10 +80,10 @@ class Supervised:
             parameters=parameters,
             provenance=Provenance(
                 origin=self.origin,
-                environment=Environment.here(),
+                environment=Environment.current(),
                 config=encode(self.config),
                 data_fingerprint=self.data_fingerprint,
-                teacher=self.taught_by,
+                teacher=self.teacher_digest,
                 metrics=evaluation.as_metrics(),
             ),
         ).save(folder / MODEL_FILE)

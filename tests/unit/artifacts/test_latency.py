@@ -26,12 +26,12 @@ CIFAR = ModelConfig(
 
 def make_table(**changes):
     attention = {
-        K.RELU_SOFTMAX: ChoiceCost(once=Cost(exchanges=40), each=Cost(sent_bytes=3e6)),
-        K.SCALING: ChoiceCost(once=Cost(exchanges=2), each=Cost(sent_bytes=1e6)),
+        K.RELU_SOFTMAX: ChoiceCost(shared=Cost(exchanges=40), per_unit=Cost(sent_bytes=3e6)),
+        K.SCALING: ChoiceCost(shared=Cost(exchanges=2), per_unit=Cost(sent_bytes=1e6)),
     }
     mlp = {
-        MlpForm.ACTIVATED: ChoiceCost(once=Cost(exchanges=45), each=Cost(sent_bytes=1e5)),
-        MlpForm.FUSED: ChoiceCost(once=Cost(exchanges=1), each=Cost(sent_bytes=1e4)),
+        MlpForm.ACTIVATED: ChoiceCost(shared=Cost(exchanges=45), per_unit=Cost(sent_bytes=1e5)),
+        MlpForm.FUSED: ChoiceCost(shared=Cost(exchanges=1), per_unit=Cost(sent_bytes=1e4)),
     }
     values = {
         "source": "made up",
@@ -123,6 +123,18 @@ def test_file_round_trip(tmp_path):
         assert LatencyTable.load(tmp_path / "latency.json") == table
 
 
+def test_files_of_the_first_format_are_read(tmp_path):
+    """They name the two prices of a choice `once` and `each`."""
+    table = make_table()
+    table.save(tmp_path / "latency.json")
+    text = (tmp_path / "latency.json").read_text()
+    for new, old in (("-latency/2", "-latency/1"), ("shared", "once"), ("per_unit", "each")):
+        assert new in text
+        text = text.replace(new, old)
+    (tmp_path / "latency.json").write_text(text)
+    assert LatencyTable.load(tmp_path / "latency.json") == table
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -135,8 +147,8 @@ def test_file_round_trip(tmp_path):
             r"unknown 'softmx'; did you mean 'softmax'\?",
         ),
         (
-            lambda d: d["layers"][1]["mlp"]["fused"].update(each={"exchange": 1}),
-            r"layers\[1\].mlp.fused: unknown key 'each.exchange'",
+            lambda d: d["layers"][1]["mlp"]["fused"].update(per_unit={"exchange": 1}),
+            r"layers\[1\].mlp.fused: unknown key 'per_unit.exchange'",
         ),
         (
             lambda d: d["network"].update(round_trip_ms=-1),

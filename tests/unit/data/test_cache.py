@@ -5,18 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpcvit.data.cache import Decoded, Undecoded, cached, default_folder
+from mpcvit.data.cache import Decoded, ImageSource, cached, default_folder
 from mpcvit.errors import UserError
 
 COUNT = 521  # more than two chunks
 SHAPE = (COUNT, 5, 5, 3)
 
 
-def undecoded(count: int = COUNT) -> Undecoded:
+def undecoded(count: int = COUNT) -> ImageSource:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (count, *SHAPE[1:]), dtype=np.uint8)
     examples = zip(images, range(count), strict=True)
-    return Undecoded(shape=SHAPE, classes=("cat", "dog"), examples=examples)
+    return ImageSource(shape=SHAPE, classes=("cat", "dog"), examples=examples)
 
 
 def silent(_done: int, _total: int) -> None:
@@ -27,7 +27,7 @@ def get(root: Path, decode=undecoded, progress=silent) -> Decoded:
     return cached(root, "key", decode, progress)
 
 
-def never() -> Undecoded:
+def never() -> ImageSource:
     raise AssertionError("decoded again")
 
 
@@ -83,7 +83,7 @@ def test_two_at_once_agree(cache_dir):
     meet = threading.Barrier(2, timeout=30)
     entries: list[Decoded] = []
 
-    def decode() -> Undecoded:
+    def decode() -> ImageSource:
         meet.wait()
         return undecoded()
 
@@ -101,7 +101,7 @@ def test_two_at_once_agree(cache_dir):
 
 
 def test_the_second_of_two_throws_its_copy_away(cache_dir):
-    def decode() -> Undecoded:
+    def decode() -> ImageSource:
         get(cache_dir)
         inodes.append((cache_dir / "key" / "images.npy").stat().st_ino)
         return undecoded()

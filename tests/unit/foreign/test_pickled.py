@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpcvit.errors import UserError
-from mpcvit.foreign.pickled import Name, Thing, read_pickle
+from mpcvit.foreign.pickled import InertObject, Name, read_pickle
 
 GLOBAL_SYSTEM = b"cposix\nsystem\n"
 STACK_GLOBAL_SYSTEM = b"\x8c\x05posix\x8c\x06system\x93"
@@ -64,7 +64,7 @@ def test_sets_become_lists():
 
 def test_unknown_objects_keep_their_state_only():
     namespace = read(pickle.dumps(argparse.Namespace(model="vit", lr=0.1), protocol=2))
-    assert isinstance(namespace, Thing)
+    assert isinstance(namespace, InertObject)
     assert namespace.path == "argparse.Namespace"
     assert namespace.state == {"model": "vit", "lr": 0.1}
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpcvit.errors import UserError
-from mpcvit.foreign.pickled import Thing
+from mpcvit.foreign.pickled import InertObject
 from mpcvit.foreign.torch_file import open_torch
 
 NUMBERS = np.arange(12, dtype="<f4")
@@ -75,7 +75,7 @@ def test_training_checkpoint_keeps_what_is_plain(golden):
         assert (content["epoch"], content["version"]) == (299, 2)
         assert content["amp_scaler"] == {"scale": 65536.0, "growth_factor": 2.0}
         assert content["args"].state["model"] == "vit_7_4_32"
-        assert isinstance(content["metric"], Thing)  # a NumPy scalar
+        assert isinstance(content["metric"], InertObject)  # a NumPy scalar
         assert content["optimizer"]["state"][0]["exp_avg"].shape == (15, 3, 2, 2)
 
 

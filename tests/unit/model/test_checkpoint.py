@@ -27,7 +27,7 @@ def make(kind=K.THE_X, **changes):
         "classes": tuple("abcdefg"),
         "parameters": perturbed_parameters(config, architecture),
         "provenance": Provenance(
-            origin="trained", environment=Environment.here(), metrics={"test_top1": 0.5}
+            origin="trained", environment=Environment.current(), metrics={"test_top1": 0.5}
         ),
     }
     return Checkpoint(**{**fields, **changes})

@@ -43,7 +43,7 @@ def test_ratio_keeps_the_largest_alphas():
         if kind is K.RELU_SOFTMAX
     }
     assert kept == {(0, 0), (1, 0), (1, 1), (1, 2)}  # 0.4 of 9, rounded up
-    assert (derived.kept, derived.units, derived.ties) == (4, 9, ())
+    assert (derived.kept, derived.units, derived.tied_units) == (4, 9, ())
     assert derived.kept_alpha == pytest.approx(0.9 + 0.8 + 0.7 + 0.6)
 
 
@@ -62,8 +62,8 @@ def test_ties_go_to_the_earlier_and_are_told():
     assert derived.architecture.layers[0].heads[0] is K.RELU_SOFTMAX
     assert derived.architecture.layers[0].heads[2] is K.RELU_SOFTMAX
     assert derived.architecture.layers[1].heads[0] is K.RELU_SOFTMAX
-    assert derived.ties == ("layer 1 head 1 row 0", "layer 2 head 0 row 0")
-    assert derive_by_ratio(make_result(alpha), 5 / 9).ties == ()
+    assert derived.tied_units == ("layer 1 head 1 row 0", "layer 2 head 0 row 0")
+    assert derive_by_ratio(make_result(alpha), 5 / 9).tied_units == ()
 
 
 def test_per_layer_spreads_evenly():

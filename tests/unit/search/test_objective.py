@@ -29,7 +29,7 @@ def random_batch(size=6):
         images=jnp.asarray(rng.standard_normal((size, 8, 8, 1)), jnp.float32),
         targets=jnp.asarray(rng.dirichlet(np.ones(10), size), jnp.float32),
         labels=jnp.zeros(size, jnp.int32),
-        places=jnp.arange(size),
+        indices=jnp.arange(size),
     )
 
 

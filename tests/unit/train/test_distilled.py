@@ -13,7 +13,13 @@ from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.data import Batch, load_dataset, normalisation, normalise
 from mpcvit.errors import UserError
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.train.distilled import Distilled, _remembered, refuse_teacher, remember, retrain
+from mpcvit.train.distilled import (
+    Distilled,
+    _precompute_if_fixed,
+    precompute_outputs,
+    refuse_teacher,
+    retrain,
+)
 from mpcvit.train.losses import divergence, token_distance
 from tests.configs import TINY
 from tests.models import perturbed_parameters
@@ -37,7 +43,7 @@ def make_teacher(config, *, data=None, classes=CLASSES):
         data=data or config.data,
         classes=classes,
         parameters=perturbed_parameters(model, architecture, seed=5),
-        provenance=Provenance(origin="trained", environment=Environment.here()),
+        provenance=Provenance(origin="trained", environment=Environment.current()),
     )
 
 
@@ -57,7 +63,7 @@ def random_batch(size=6):
         images=jnp.asarray(rng.standard_normal((size, 8, 8, 1)), jnp.float32),
         targets=jnp.asarray(rng.dirichlet(np.ones(10), size), jnp.float32),
         labels=jnp.zeros(size, jnp.int32),
-        places=jnp.arange(size),
+        indices=jnp.arange(size),
     )
 
 
@@ -130,16 +136,18 @@ def load_digits(config):
 def test_remembered_teacher_outputs_give_the_same_loss():
     config = configure("model.attention_dropout=0.0", "model.stochastic_depth=0.0")
     teacher, dataset = make_teacher(config), load_digits(config)
-    outputs = remember(teacher, dataset.train, jnp.float32)
+    outputs = precompute_outputs(teacher, dataset.train, jnp.float32)
     assert outputs.logits.shape == (len(dataset.train), 10)
     assert outputs.tokens.shape == (len(dataset.train), 5, 16)
-    places = np.array([3, 1400, 0, 77, 77, 500])
-    images = normalise(np.asarray(dataset.train.images)[places], *normalisation((0.3,), (0.37,), 1))
-    batch = random_batch()._replace(images=jnp.asarray(images), places=jnp.asarray(places))
+    indices = np.array([3, 1400, 0, 77, 77, 500])
+    images = normalise(
+        np.asarray(dataset.train.images)[indices], *normalisation((0.3,), (0.37,), 1)
+    )
+    batch = random_batch()._replace(images=jnp.asarray(images), indices=jnp.asarray(indices))
     losses = []
     for task in (
         make_task(config, teacher),
-        replace(make_task(config, teacher), remembered=outputs),
+        replace(make_task(config, teacher), precomputed=outputs),
     ):
         loss, metrics = jax.jit(task.loss)(task.init(0), task.frozen(), batch, jax.random.key(0))
         losses.append(float(loss))
@@ -152,11 +160,11 @@ def test_outputs_are_remembered_only_where_images_stay_the_same(monkeypatch):
     unmixed = ("augment.mixup=0.0", "augment.cutmix=0.0")
     config = configure(*still, *unmixed)
     dataset, teacher = load_digits(config), make_teacher(config)
-    assert _remembered(config, dataset.train, teacher) is not None
-    assert _remembered(configure(*still), dataset.train, teacher) is None
-    assert _remembered(configure(*unmixed), dataset.train, teacher) is None
-    monkeypatch.setattr("mpcvit.train.distilled._MOST_REMEMBERED_BYTES", 1000)
-    assert _remembered(config, dataset.train, teacher) is None
+    assert _precompute_if_fixed(config, dataset.train, teacher) is not None
+    assert _precompute_if_fixed(configure(*still), dataset.train, teacher) is None
+    assert _precompute_if_fixed(configure(*unmixed), dataset.train, teacher) is None
+    monkeypatch.setattr("mpcvit.train.distilled._MOST_PRECOMPUTED_BYTES", 1000)
+    assert _precompute_if_fixed(config, dataset.train, teacher) is None
 
 
 def test_retrain_learns_from_the_teacher_alone(tmp_path):

@@ -47,5 +47,5 @@ def searching(config):
 def test_a_run_is_known_by_the_settings_that_its_task_reads(setting, readers):
     one, other = load_config(TINY), load_config(TINY, [setting])
     for make in (supervised, distilled, searching):
-        differs = identify(one, make(one).subject()) != identify(other, make(other).subject())
+        differs = identify(one, make(one).identity()) != identify(other, make(other).identity())
         assert differs == (make in readers), make.__name__

@@ -86,7 +86,7 @@ def make_record(
         batches=_batches({role: journal.events[role] for role in roles}),
         peak_bytes={role.value: journal.find(role, "finished")["peak_bytes"] for role in roles},
         notes=(*notes, *_notes(journal.events[Role.DATA_OWNER])),
-        environment=Environment.here(),
+        environment=Environment.current(),
         offline=_offline(journal.events[Role.DATA_OWNER]),
     )
 
