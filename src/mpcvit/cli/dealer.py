@@ -14,7 +14,7 @@ from mpcvit.cli.stopping import until_stopped
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
-    from mpcvit.dealer.log import Served
+    from mpcvit.dealer.server import DealerLogLine
 
 dealer = typer.Typer(
     no_args_is_help=True,
@@ -105,8 +105,8 @@ def serve(
     limits = JobLimits(idle_s=3600 * idle_hours, jobs_per_minute=jobs_per_minute)
     table = JobTable(_place(records, key_folder), key, limits)
 
-    def log(served: "Served") -> None:
-        print(json.dumps(served.to_dict()) if as_json else served, flush=True)
+    def log(line: "DealerLogLine") -> None:
+        print(json.dumps(line.to_dict()) if as_json else line, flush=True)
 
     try:
         listener = socket.create_server(resolve(listen))

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.framing import Call, frame, frame_error, read_call
-from mpcvit.dealer.http import read_message, send
+from mpcvit.dealer.http import head_of, read_local_request
 from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.ledger import Ledger
 from mpcvit.dealer.neighbours import is_of_this_process
@@ -68,10 +68,12 @@ class Gateway:
 
     def _converse(self, line: socket.socket) -> None:
         with contextlib.suppress(OSError, DealerError), line, line.makefile("rb") as stream:
-            while (message := read_message(stream, _MOST_BYTES)) is not None:
+            while (request := read_local_request(stream, _MOST_BYTES)) is not None:
                 with self._turn:
-                    pieces = self._pieces(message.path, message.body)
-                send(line, 200, pieces, close=False)
+                    pieces = self._pieces(request.path, request.body)
+                line.sendall(head_of(200, sum(map(len, pieces)), close=False))
+                for piece in pieces:
+                    line.sendall(piece)
         self._lines.discard(line)
 
     def _pieces(self, path: str, body: bytes) -> Buffers:

@@ -1,19 +1,18 @@
 """As much of HTTP/1.1 as parties, dealers and SPU's client speak with each other."""
 
-import socket
-from collections.abc import Iterable
+import asyncio
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from mpcvit.dealer.errors import DealerError
 
-_MOST_LINE = 1 << 12
-_MOST_HEADERS = 64
-_PHRASES = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 503: "Unavailable"}
+_END = b"\r\n\r\n"
+_MAX_HEAD = 1 << 13
+_PHRASES = {200: "OK", 403: "Forbidden", 503: "Unavailable"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class Request:
     """A request with its whole body."""
 
     method: str
@@ -21,54 +20,62 @@ class Message:
     body: bytes
 
 
-def read_message(stream: BinaryIO, most_bytes: int) -> Message | None:
-    """The next request; None where there is none any more."""
-    if not (line := stream.readline(_MOST_LINE)):
-        return None
-    words = line.split()
-    if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not line.endswith(b"\n"):
-        raise DealerError("this is no request")
-    length = _read_length(stream)
-    if length > most_bytes:
-        raise DealerError(f"a request of {length} bytes is too big")
+async def read_request(reader: asyncio.StreamReader, max_bytes: int) -> Request:
+    """Read a request of a peer. Its length is checked before its body is read."""
+    try:
+        head = await reader.readuntil(_END)
+    except asyncio.LimitOverrunError:
+        raise DealerError("this is no request") from None
+    method, path, length = _parse(head, max_bytes)
+    return Request(method=method, path=path, body=await reader.readexactly(length))
+
+
+def read_local_request(stream: BinaryIO, max_bytes: int) -> Request | None:
+    """Read the next request of this machine's SPU; return None if there is none any more."""
+    head = b""
+    while not head.endswith(_END):
+        if not (line := stream.readline(_MAX_HEAD)):
+            return None
+        head += line
+        if len(head) > _MAX_HEAD:
+            raise DealerError("this is no request")
+    method, path, length = _parse(head, max_bytes)
     body = stream.read(length)
-    if len(body) < length:
-        return None
-    return Message(method=words[0].decode("latin-1"), path=words[1].decode("latin-1"), body=body)
+    return Request(method=method, path=path, body=body) if len(body) == length else None
 
 
-def _read_length(stream: BinaryIO) -> int:
+def _parse(head: bytes, max_bytes: int) -> tuple[str, str, int]:
+    """Return a request's method, path and length.
+
+    >>> _parse(b"POST /jobs HTTP/1.1\\r\\nContent-Length: 5\\r\\n\\r\\n", 10)
+    ('POST', '/jobs', 5)
+    """
+    first, *lines = head.removesuffix(_END).split(b"\r\n")
+    words = first.split()
+    if len(head) > _MAX_HEAD or len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+        raise DealerError("this is no request")
     length = 0
-    for _ in range(_MOST_HEADERS):
-        line = stream.readline(_MOST_LINE)
-        if line in (b"\r\n", b"\n"):
-            return length
+    for line in lines:
         name, _, value = line.partition(b":")
         match name.strip().lower():
-            case b"content-length" if value.strip().isdigit():
+            case b"content-length" if value.strip().isdigit() and len(value) < 20:
                 length = int(value)
             case b"content-length" | b"transfer-encoding":
-                raise DealerError("a request must tell its length")
-    raise DealerError("this is no request")
+                raise DealerError("a request must say its length")
+    if length > max_bytes:
+        raise DealerError(f"a request of {length} bytes is too big")
+    return words[0].decode("latin-1"), words[1].decode("latin-1"), length
 
 
-def send_head(line: socket.socket, status: int, length: int, *, close: bool = True) -> None:
+def head_of(status: int, length: int, *, close: bool = True) -> bytes:
+    """Return what precedes the body of an answer."""
     connection = "close" if close else "keep-alive"
-    head = (
+    return (
         f"HTTP/1.1 {status} {_PHRASES[status]}\r\nContent-Length: {length}\r\n"
         f"Content-Type: application/octet-stream\r\nConnection: {connection}\r\n\r\n"
-    )
-    line.sendall(head.encode())
+    ).encode()
 
 
-def send(
-    line: socket.socket,
-    status: int,
-    pieces: Iterable[bytes | memoryview],
-    *,
-    close: bool = True,
-) -> None:
-    pieces = list(pieces)
-    send_head(line, status, sum(map(len, pieces)), close=close)
-    for piece in pieces:
-        line.sendall(piece)
+def answer(status: int, body: bytes) -> bytes:
+    """Return a whole answer, after which the connection ends."""
+    return head_of(status, len(body)) + body

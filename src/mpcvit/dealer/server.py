@@ -11,6 +11,8 @@ carries one request. No request holds an operation, a seed or a counter outside
 of a job, so that there is nothing to ask for but what both parties agreed on.
 """
 
+import asyncio
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -20,22 +22,40 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from mpcvit.dealer import ADJUSTING, PARTIES, SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
-from mpcvit.dealer.http import Message, read_message, send, send_head
+from mpcvit.dealer.http import Request, answer, head_of, read_request
 from mpcvit.dealer.job_reader import JobReader
 from mpcvit.dealer.limits import MOST_REQUEST_BYTES
-from mpcvit.dealer.log import Log, LogWriter, Visit
 from mpcvit.dealer.operations import adjust
-from mpcvit.dealer.room import Room
 from mpcvit.dealer.table import JobTable
-from mpcvit.hosts.peer import Peer, peer_of
+from mpcvit.errors import UserError
+from mpcvit.hosts.door import BusyError, Door, DoorLimits, Guest, Stream
+from mpcvit.hosts.log import LogLine, LogWriter
+from mpcvit.hosts.peer import Peer
 
 _REQUEST_S = 10.0  # for TLS and the whole request
-_LOOK_UP_S = 0.5
+_LOOK_UP_S = 0.1
+_CLOSING_S = 5.0  # for a peer to read the end of an answer and hang up
 _PIECE_BYTES = 1 << 20
-_SLOWEST = 1 << 18  # bytes a second; who reads more slowly asks for the rest again
+_STREAM_BYTES = 1 << 16
+_SHOWN = 12  # characters of a digest
+_SLOWEST = 1 << 18  # bytes a second; a party that reads more slowly asks for the rest again
+MAX_CONNECTIONS, MAX_CONNECTIONS_EACH = 64, 16  # of all certificates, of one
+
+
+@dataclass(kw_only=True)
+class DealerLogLine(LogLine):
+    """A line of the log: who asked for what, what it took, how it ended. Never a seed."""
+
+    job: str = ""  # the beginning of its digest
+    what: str = ""
+    sent_bytes: int = 0
+    seconds: float = 0.0
+    ended: str = "done"
 
 
 def serve_dealer(
@@ -45,7 +65,7 @@ def serve_dealer(
     fingerprint: str,
     *,
     stop: threading.Event,
-    log: Log = lambda served: None,
+    log: Callable[[DealerLogLine], None] = lambda line: None,
     workers: int = 1,
     stall_s: float = 30.0,
     request_s: float = _REQUEST_S,
@@ -54,7 +74,7 @@ def serve_dealer(
     service = _DealerService(context, table, fingerprint, log, stall_s, request_s)
     children = [_fork(service, listener, stop) for _ in range(workers - 1)]
     try:
-        service.run(listener, stop)
+        asyncio.run(service.run(listener, stop))
     finally:
         for child in children:
             with contextlib.suppress(ProcessLookupError):
@@ -64,14 +84,14 @@ def serve_dealer(
 
 
 def _fork(service: "_DealerService", listener: socket.socket, stop: threading.Event) -> int:
-    """Another process at the same service; before any thread is started."""
+    """Start another process that serves, before any thread is started."""
     parent = os.getpid()
     if child := os.fork():
         return child
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this one
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    service.run(listener, stop)
+    asyncio.run(service.run(listener, stop))
     os._exit(0)
 
 
@@ -82,130 +102,125 @@ def _end_with(parent: int) -> None:
 
 
 class _DealerService:
+    """Answers the requests that come in at a door, each in a thread."""
+
     def __init__(
         self,
         context: Callable[[], ssl.SSLContext],
         table: JobTable,
         fingerprint: str,
-        log: Log,
+        log: Callable[[DealerLogLine], None],
         stall_s: float,
         request_s: float,
     ) -> None:
         self._context, self._table, self._fingerprint = context, table, fingerprint
-        self._log, self._stall_s = log, stall_s
-        self._room, self._reader = Room(request_s), JobReader()
+        self._log, self._stall_s, self._request_s = log, stall_s, request_s
+        self._reader = JobReader()
 
-    def run(self, listener: socket.socket, stop: threading.Event) -> None:
-        listener.settimeout(_LOOK_UP_S)
+    async def run(self, listener: socket.socket, stop: threading.Event) -> None:
         self._reader.start()
-        lines = LogWriter(self._log)
+        self._lines = LogWriter()
+        self._threads = concurrent.futures.ThreadPoolExecutor(MAX_CONNECTIONS)
+        door = Door(
+            listener,
+            self._context,
+            admit=_why_not,
+            read_first=partial(read_request, max_bytes=MOST_REQUEST_BYTES),
+            note=lambda address, reason: self._put(DealerLogLine(peer=address, ended=reason)),
+            explain=_explain,
+            limits=DoorLimits(
+                arrival_s=self._request_s,
+                connections=MAX_CONNECTIONS,
+                connections_per_peer=MAX_CONNECTIONS_EACH,
+                stream_bytes=_STREAM_BYTES,
+            ),
+        )
+        accepting = asyncio.ensure_future(door.run(self._receive))
         try:
-            while not stop.is_set():
-                self._room.sweep()
-                try:
-                    connection, address = listener.accept()
-                except (TimeoutError, BlockingIOError):
-                    continue
-                except OSError:  # no file is left, for instance: wait until there is one
-                    self._room.drop_oldest()
-                    stop.wait(_LOOK_UP_S)
-                    continue
-                self._welcome(connection, "{}:{}".format(*address), lines)
+            while not stop.is_set() and not accepting.done():
+                await asyncio.sleep(_LOOK_UP_S)
         finally:
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+            await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
             self._reader.close()
-            lines.close()
+            self._lines.close()
 
-    def _welcome(self, connection: socket.socket, address: str, lines: LogWriter) -> None:
+    async def _receive(self, guest: Guest[Request]) -> None:
+        """Answer one request, and log it."""
+        line, started = (
+            DealerLogLine(peer=guest.address, certificate=guest.peer.name),
+            time.monotonic(),
+        )
+        reply = _Reply(guest, asyncio.get_running_loop(), self._stall_s)
+        work = (guest.first, guest.peer, reply, line)
         try:
-            line = self._context().wrap_socket(
-                connection, server_side=True, do_handshake_on_connect=False
-            )
-        except (OSError, ValueError):  # it is gone already
-            connection.close()
-            return
-        self._room.enter(line)
-        visit = Visit(peer=address)
-        try:
-            threading.Thread(target=self._visit, args=(line, visit, lines), daemon=True).start()
-        except RuntimeError:  # no thread is left
-            self._room.leave(line)
-            line.close()
-
-    def _visit(self, line: ssl.SSLSocket, visit: Visit, lines: LogWriter) -> None:
-        """One connection, from the first byte to its line in the log."""
-        started = time.perf_counter()
-        try:
-            line.settimeout(self._stall_s)
-            line.do_handshake()
-            peer = peer_of(line)
-            visit.certificate = peer.name
-            self._answer(line, peer, visit)
-        except ssl.SSLError as error:
-            visit.ended = f"no TLS with an accepted certificate: {error.reason or error}"
-        except TimeoutError:
-            visit.ended = "the peer stalled"
-        except OSError:
-            visit.ended = "the peer hung up"
-        except Exception as error:  # whatever it is, the next one is answered
-            visit.ended = f"unexpected {type(error).__name__}"
+            await reply.loop.run_in_executor(self._threads, self._answer, *work)
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(guest.wait_until_closed(), _CLOSING_S)
         finally:
-            if self._room.leave(line):
-                visit.ended = "hung up on: it took too long, or too many others asked"
-            line.close()
-            lines.put(visit.to_line(time.perf_counter() - started))
+            guest.abort()  # what has not arrived by now never will
+            line.seconds = round(time.monotonic() - started, 3)
+            self._put(line)
 
-    def _answer(self, line: ssl.SSLSocket, peer: Peer, visit: Visit) -> None:
+    def _put(self, line: DealerLogLine) -> None:
+        self._lines.put(partial(self._log, line))
+
+    # in a thread of its own
+
+    def _answer(self, request: Request, peer: Peer, reply: "_Reply", line: DealerLogLine) -> None:
         try:
-            if peer.role not in PARTIES:
-                raise DealerError(f"a certificate of '{peer.role}' is not that of a party")
-            with line.makefile("rb") as stream:
-                message = read_message(stream, MOST_REQUEST_BYTES)
-            if message is not None:
-                with self._room.answering(line, peer.fingerprint, self._stall_s):
-                    self._decide(line, message, peer, visit)
-        except DealerError as error:
-            visit.ended = f"refused: {error}"
-            status = 503 if isinstance(error, LaterError) else 403
-            send(line, status, [str(error).encode()])
+            try:
+                self._decide(request, peer, reply, line)
+            except DealerError as error:
+                line.ended = f"refused: {error}"
+                reply.send(_refusal(error))
+        except (TimeoutError, concurrent.futures.TimeoutError):
+            line.ended = "the peer stalled"
+        except (OSError, concurrent.futures.CancelledError):
+            line.ended = "the peer hung up"
+        except Exception as error:  # whatever it is, the next one is answered
+            line.ended = f"unexpected {type(error).__name__}"
 
-    def _decide(self, line: ssl.SSLSocket, message: Message, peer: Peer, visit: Visit) -> None:
-        match message.method, *message.path.split("/")[1:]:
+    def _decide(self, request: Request, peer: Peer, reply: "_Reply", line: DealerLogLine) -> None:
+        match request.method, *request.path.split("/")[1:]:
             case "GET", "terms":
-                visit.what = "terms"
+                line.what = "terms"
                 terms = {"spu": SPU_VERSION, "key": self._fingerprint}
-                send(line, 200, [json.dumps(terms).encode()])
+                reply.send(answer(200, json.dumps(terms).encode()))
             case "GET", "metrics":
-                visit.what = "metrics"
-                send(line, 200, [json.dumps(self._table.totals(peer.fingerprint)).encode()])
+                line.what = "metrics"
+                totals = self._table.totals(peer.fingerprint)
+                reply.send(answer(200, json.dumps(totals).encode()))
             case "POST", "jobs":
-                visit.what = "authorise"
+                line.what = "authorise"
                 self._table.admit(peer)
-                job = self._reader.read(message.body)
-                visit.job = job.digest
+                job = self._reader.read(request.body)
+                line.job = job.digest[:_SHOWN]
                 self._table.authorise(job, peer)
-                send(line, 200, [job.digest.encode()])
+                reply.send(answer(200, job.digest.encode()))
             case "GET", "jobs", digest:
-                visit.job, visit.what = digest, "wait"
+                line.job, line.what = digest[:_SHOWN], "wait"
                 self._table.require_open(digest, peer)
-                send(line, 200, [digest.encode()])
+                reply.send(answer(200, digest.encode()))
             case "GET", "jobs", digest, inference, step if (
                 inference.isdecimal() and step.isdecimal()
             ):
-                visit.job, visit.what = digest, f"inference {inference}"
+                line.job, line.what = digest[:_SHOWN], f"inference {inference}"
                 if peer.role != ADJUSTING:
                     raise DealerError(f"material is for the {ADJUSTING} alone")
-                self._give(line, digest, int(inference), int(step), peer, visit)
+                self._give(digest, int(inference), int(step), peer, reply, line)
             case _:
                 raise DealerError("there is nothing of this kind to ask for")
 
     def _give(
         self,
-        line: ssl.SSLSocket,
         digest: str,
         inference: int,
         first: int,
         peer: Peer,
-        visit: Visit,
+        reply: "_Reply",
+        line: DealerLogLine,
     ) -> None:
         """Compute and send an inference's material, step by step."""
         started, cpu = time.perf_counter(), time.thread_time()
@@ -215,21 +230,55 @@ class _DealerService:
         for step in skipped:
             ledger.enter(step)
         total = sum(sum(step.answer_bytes) for step in rest)
-        self._room.prolong(line, self._stall_s + total / _SLOWEST)
-        send_head(line, 200, total)
+        reply.deadline += total / _SLOWEST
+        reply.send(head_of(200, total))
         pending = bytearray()
         for step in rest:
             pending += adjust(step, turn.seeds, ledger.enter(step))
             if len(pending) >= _PIECE_BYTES:
-                line.sendall(pending)
-                visit.sent_bytes += len(pending)
+                reply.send(pending)
+                line.sent_bytes += len(pending)
                 pending = bytearray()
-        line.sendall(pending)
-        visit.sent_bytes += len(pending)
+        reply.send(pending)
+        line.sent_bytes += len(pending)
         self._table.count(
             turn.parties,
             inferences=0 if script.is_set_up else 1,
-            sent_bytes=visit.sent_bytes,
+            sent_bytes=line.sent_bytes,
             seconds=time.perf_counter() - started,
             cpu_seconds=time.thread_time() - cpu,
         )
+
+
+class _Reply:
+    """Sends an answer from a thread, and gives up on a peer that does not read."""
+
+    def __init__(self, stream: Stream, loop: asyncio.AbstractEventLoop, stall_s: float) -> None:
+        self._writer, self.loop, self._stall_s = stream.writer, loop, stall_s
+        self.deadline = time.monotonic() + stall_s
+
+    def send(self, piece: bytes | bytearray) -> None:
+        """Return when most of a piece is on its way."""
+        sending = asyncio.run_coroutine_threadsafe(self._send(piece), self.loop)
+        try:
+            sending.result(min(self._stall_s, self.deadline - time.monotonic()))
+        finally:
+            sending.cancel()
+
+    async def _send(self, piece: bytes | bytearray) -> None:
+        if self._writer.is_closing():
+            raise ConnectionResetError
+        self._writer.write(piece)
+        await self._writer.drain()
+
+
+def _why_not(peer: Peer) -> str:
+    return "" if peer.role in PARTIES else f"a certificate of '{peer.role}' is not that of a party"
+
+
+async def _explain(stream: Stream, error: UserError) -> None:
+    stream.writer.write(_refusal(error))
+
+
+def _refusal(error: UserError) -> bytes:
+    return answer(503 if isinstance(error, LaterError | BusyError) else 403, str(error).encode())

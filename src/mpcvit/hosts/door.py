@@ -4,12 +4,13 @@ A connection is a stranger's until TLS has shown an allowed certificate. Strange
 small waiting room: when one address fills its share, its oldest stranger goes. When the
 room is full, the oldest one of the busiest address goes. Certified peers have places of
 their own. One deadline covers the handshake and the first message together, so that nobody
-stays by sending a byte now and then.
+stays by sending a byte now and then. A certified peer that may not enter learns why.
 """
 
 import asyncio
 import contextlib
 import errno
+import math
 import socket
 import ssl
 import time
@@ -27,6 +28,7 @@ STREAM_BYTES = 1 << 20  # read ahead, and written behind, on one connection
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE_S = 0.2
 _CLOSING_S = 0.01  # until an evicted stranger's descriptor is free
+_REFUSAL_S = 1.0  # for a refused peer to read why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,8 @@ class DoorLimits:
     strangers: int = 64
     strangers_per_address: int = 16
     connections_per_peer: int = 32
+    connections: int | None = None  # of all certified peers together
+    stream_bytes: int = STREAM_BYTES
     log_lines_per_minute: int = 20  # about strangers
 
 
@@ -50,6 +54,14 @@ class Stream:
     def abort(self) -> None:
         self.writer.transport.abort()
 
+    async def wait_until_closed(self) -> None:
+        """Return when the peer has hung up; until then, discard what it sends.
+
+        Closing a connection with unread bytes would take back what was sent last.
+        """
+        while await self.reader.read(STREAM_BYTES):
+            pass
+
 
 @dataclass(kw_only=True)
 class Guest(Stream, Generic[First]):
@@ -61,7 +73,11 @@ class Guest(Stream, Generic[First]):
 
 
 class RefusedError(UserError):
-    """A certified peer that may not enter."""
+    """A certified peer that may not enter. Its first message was not read."""
+
+
+class BusyError(RefusedError):
+    """A certified peer that may enter a little later."""
 
 
 @dataclass
@@ -107,7 +123,8 @@ class Door(Generic[First]):
     """Accepts connections, and hands over those that are certified and have said a first message.
 
     `admit` returns why a certified peer may not enter, or an empty text. `read_first` reads
-    the first message. `note` takes an address and a sentence about a stranger.
+    the first message. `note` takes an address and a sentence about a stranger. `explain`
+    tells a certified peer that is sent away why.
     """
 
     def __init__(
@@ -118,10 +135,12 @@ class Door(Generic[First]):
         admit: Callable[[Peer], str],
         read_first: Callable[[asyncio.StreamReader], Awaitable[First]],
         note: Callable[[str, str], None],
+        explain: Callable[[Stream, UserError], Awaitable[None]] | None = None,
         limits: DoorLimits | None = None,
     ) -> None:
         self._listener, self._context = listener, context
-        self._admit, self._read_first, self._note = admit, read_first, note
+        self._admit, self._read_first = admit, read_first
+        self._note, self._explain = note, explain
         self._limits = limits or DoorLimits()
         self._strangers: dict[int, _Waiting] = {}  # the oldest first
         self._guests: Counter[str] = Counter()  # connections by fingerprint
@@ -166,7 +185,7 @@ class Door(Generic[First]):
         self.counts.accepted += 1
         self._make_room(_host(address))
         key, self._next = self._next, self._next + 1
-        arriving = _Arriving(connection)
+        arriving = _Arriving(connection, self._limits.stream_bytes)
         task = asyncio.ensure_future(self._attend(key, arriving, address, receive))
         self._strangers[key] = _Waiting(address, task)
         self._tasks.add(task)
@@ -210,19 +229,22 @@ class Door(Generic[First]):
                 self._greet(arriving, key, address), self._limits.arrival_s
             )
         except (asyncio.TimeoutError, TimeoutError):
-            self._refuse(address, f"said nothing usable within {self._limits.arrival_s:g} s")
+            reason = f"said nothing usable within {self._limits.arrival_s:g} s"
+            await self._send_away(arriving, address, UserError(reason))
         except ssl.SSLError as error:
             reason = (error.reason or str(error)).replace("_", " ").lower()
             self._refuse(address, f"no TLS with an accepted certificate: {reason}")
         except (OSError, EOFError):
             self._refuse(address, "hung up before its first message")
         except UserError as error:
-            self._refuse(address, str(error))
+            await self._send_away(arriving, address, error)
         except Exception as error:  # whatever it is, the others are let in
             self._refuse(address, f"unexpected {type(error).__name__}")
         else:
             try:
                 await receive(guest)
+            except UserError as error:
+                self._refuse(address, str(error))
             except Exception as error:
                 self._refuse(address, f"ended by an unexpected {type(error).__name__}")
 
@@ -232,7 +254,9 @@ class Door(Generic[First]):
         if reason := self._admit(peer):
             raise RefusedError(reason)
         if self._guests[peer.fingerprint] >= self._limits.connections_per_peer:
-            raise RefusedError(f"'{peer.name}' has too many connections")
+            raise BusyError(f"'{peer.name}' has too many connections")
+        if sum(self._guests.values()) >= (self._limits.connections or math.inf):
+            raise BusyError("there are too many connections at the moment")
         self._guests[peer.fingerprint] += 1
         arriving.fingerprint = peer.fingerprint
         self._strangers.pop(key, None)
@@ -240,6 +264,18 @@ class Door(Generic[First]):
         return Guest(
             reader=stream.reader, writer=stream.writer, address=address, peer=peer, first=first
         )
+
+    async def _send_away(self, arriving: "_Arriving", address: str, error: UserError) -> None:
+        self._refuse(address, str(error))
+        if self._explain is None or arriving.stream is None:
+            return
+        with contextlib.suppress(OSError, EOFError, UserError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._tell(arriving.stream, error), _REFUSAL_S)
+
+    async def _tell(self, stream: Stream, error: UserError) -> None:
+        assert self._explain is not None
+        await self._explain(stream, error)
+        await stream.wait_until_closed()
 
     def _refuse(self, address: str, reason: str) -> None:
         self.counts.refused += 1
@@ -254,32 +290,32 @@ class Door(Generic[First]):
 class _Arriving:
     """A connection that may be closed at any stage of its handshake."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._stream: Stream | None = None
+    def __init__(self, connection: socket.socket, stream_bytes: int) -> None:
+        self._connection, self._stream_bytes = connection, stream_bytes
+        self.stream: Stream | None = None
         self.fingerprint = ""  # once the peer counts as a guest
 
     async def handshake(self, context: ssl.SSLContext) -> Stream:
         loop = asyncio.get_running_loop()
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader = asyncio.StreamReader(limit=STREAM_BYTES, loop=loop)
+        reader = asyncio.StreamReader(limit=self._stream_bytes, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         transport, _ = await loop.connect_accepted_socket(
             lambda: protocol, self._connection, ssl=context
         )
-        transport.set_write_buffer_limits(high=STREAM_BYTES)
+        transport.set_write_buffer_limits(high=self._stream_bytes)
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        self._stream = Stream(reader=reader, writer=writer)
-        return self._stream
+        self.stream = Stream(reader=reader, writer=writer)
+        return self.stream
 
     def close(self) -> None:
-        if self._stream is None:
+        if self.stream is None:
             self._connection.close()
             return
         with contextlib.suppress(OSError):
-            self._stream.writer.close()
+            self.stream.writer.close()
         # a peer that does not take what is left must not keep the connection
-        asyncio.get_running_loop().call_later(_PAUSE_S * 5, self._stream.abort)
+        asyncio.get_running_loop().call_later(_PAUSE_S * 5, self.stream.abort)
 
 
 def _host(address: str) -> str:

@@ -60,8 +60,6 @@ class Running:
 
     def stop(self):
         self._stop.set()
-        if self._thread.is_alive():
-            socket.create_connection(self._listener.getsockname()).close()  # wakes it
         self._thread.join()
         self._listener.close()
 

@@ -12,10 +12,11 @@ import time
 import pytest
 
 from mpcvit.dealer.errors import DealerError, LaterError
-from mpcvit.dealer.room import _MOST_ANSWERED_EACH, _MOST_ASKING
 from mpcvit.dealer.script import Kind, Script, Step
+from mpcvit.dealer.server import MAX_CONNECTIONS_EACH
 from mpcvit.dealer.table import JobLimits, JobTable
 from mpcvit.hosts.certificates import make_certificates
+from mpcvit.hosts.door import DoorLimits
 from mpcvit.hosts.peer import Peer
 from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.parties.roles import Role
@@ -75,7 +76,9 @@ def test_dripping_bytes_do_not_prolong_a_request(running, key, when):
 def test_when_the_room_is_full_the_oldest_goes(running, key):
     dealer = running(request_s=60.0, stall_s=60.0)  # nobody goes for being slow
     with contextlib.ExitStack() as stack:
-        crowd = [stack.enter_context(dial(dealer)) for _ in range(_MOST_ASKING)]
+        crowd = [
+            stack.enter_context(dial(dealer)) for _ in range(DoorLimits().strangers_per_address)
+        ]
         dealer.client("server").check()  # takes the place of the first
         assert is_hung_up(crowd[0])
         crowd[-1].settimeout(0.1)
@@ -93,9 +96,9 @@ def test_one_certificate_cannot_take_all_places(running, key):
     authorise(dealer, job := make_job(key, script=LONG))
     server = dealer.client("server")
     with contextlib.ExitStack() as stack:
-        for _ in range(_MOST_ANSWERED_EACH):
+        for _ in range(MAX_CONNECTIONS_EACH):
             stack.enter_context(server._answer("GET", f"/jobs/{job.digest}/0/0"))
-        with pytest.raises(LaterError, match="too many requests are being answered"):
+        with pytest.raises(LaterError, match="'server' has too many connections"):
             server._ask("GET", "/terms")
         dealer.client("client").check()
     server.check()
@@ -127,7 +130,7 @@ def test_a_log_that_fails(running, key, error):
         raise error
 
     dealer = running(log=log)
-    for _ in range(_MOST_ANSWERED_EACH + 1):
+    for _ in range(MAX_CONNECTIONS_EACH + 1):
         dealer.client("server").check()
     go_through(dealer, key)
 
@@ -136,7 +139,7 @@ def test_a_log_that_blocks(running, key):
     """A reader of standard output that has stopped reading."""
     ended = threading.Event()
     dealer = running(log=lambda line: ended.wait())
-    for _ in range(_MOST_ANSWERED_EACH + 1):
+    for _ in range(MAX_CONNECTIONS_EACH + 1):
         dealer.client("server").check()
     go_through(dealer, key)
     ended.set()
