@@ -1,5 +1,6 @@
 """A record of a private run, made up; and the counts of real ones."""
 
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.artifacts.record import BatchCost, OperationCost, RunRecord, SetUpCost, StageCost
 
@@ -20,7 +21,7 @@ def stage(name, factor):
 
 RECORD = RunRecord(
     transport="simulator",
-    profile={"protocol": "SEMI2K"},
+    profile=load_profile("semi2k"),
     architecture="a" * 16,
     program="b" * 16,
     set_up=SetUpCost(connect_s=1.0, compile_s=2.0, weights_s=3.0, warm_up_s=4.0, received_bytes=5),

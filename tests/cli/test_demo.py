@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from mpcvit.artifacts.record import RunRecord
+from mpcvit.codec import load
 from mpcvit.demo import show
 from mpcvit.demo.showcase import Showcase
 from mpcvit.secure.run import run
@@ -77,7 +78,7 @@ def test_one_table_who_learnt_what_and_a_report(showcase, tmp_path, monkeypatch)
         assert f'id="{chart}' in page
     assert "Private predictions beside the truth" in page
     plain, lowered = (
-        RunRecord.load(out / "scaling" / f"record-{form}.json") for form in ("plain", "lowered")
+        load(RunRecord, out / "scaling" / f"record-{form}.json") for form in ("plain", "lowered")
     )
     assert (plain.images, len(plain.batches), lowered.form) == (2, 1, "lowered")
     assert lowered.exchanges < plain.exchanges / 2

@@ -14,6 +14,7 @@ from PIL import Image
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier
+from mpcvit.codec import load
 from tests.command import invoke
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close
@@ -50,7 +51,7 @@ def test_two_processes_and_a_record(model, pictures, tmp_path):
     assert labels == ["revealed", "sent", "received", "exchanges", "time", "set-up", "trusted"]
     assert "INSECURE dealer" in result.stdout
     assert "1 of 3 images resized as in evaluation" in result.stderr
-    record = RunRecord.load(out)
+    record = load(RunRecord, out)
     assert record.transport == "processes"
     assert record.images == 3
 

@@ -18,7 +18,7 @@ from mpcvit.bench.secure import bench_breakdown, bench_network, bench_precision,
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.secure.components import attention_core, mlp
-from mpcvit.secure.probe import probe
+from mpcvit.secure.probe import measure_function
 from mpcvit.secure.run import run
 from tests.command import invoke
 from tests.models import small_config
@@ -34,9 +34,9 @@ def quiet(what, done, total):
 def test_counts_of_single_operations():
     """As SPU's own documentation of its kernels has them: a product opens and truncates."""
     x = np.random.default_rng(0).standard_normal((7, 11)).astype(np.float32)
-    square = probe(lambda a: a * a, [x], SEMI2K)
+    square = measure_function(lambda a: a * a, [x], SEMI2K)
     assert (square.cost.exchanges, square.cost.sent_bytes) == (2, 20 * x.size)
-    relu = probe(jax.nn.relu, [x], SEMI2K)
+    relu = measure_function(jax.nn.relu, [x], SEMI2K)
     assert (relu.cost.exchanges, relu.cost.sent_bytes) == (8, 72 * x.size)
     np.testing.assert_allclose(relu.output, np.maximum(x, 0), atol=2**-16)
 
@@ -48,7 +48,7 @@ def test_heads_share_exchanges_and_pay_their_own_bytes(kind):
     costs = []
     for heads in (1, 2, 3):
         component = attention_core(kind, config, heads)
-        costs.append(probe(component.function, component.inputs, SEMI2K).cost)
+        costs.append(measure_function(component.function, component.inputs, SEMI2K).cost)
     first, second, third = costs
     assert third.exchanges - second.exchanges == second.exchanges - first.exchanges == 4
     assert third.sent_bytes - second.sent_bytes == second.sent_bytes - first.sent_bytes
@@ -58,7 +58,7 @@ def test_tokens_of_an_mlp_share_exchanges():
     costs = []
     for tokens in (1, 4, 7):
         component = mlp(MlpForm.LINEAR_RELU, small_config(), tokens)
-        costs.append(probe(component.function, component.inputs, SEMI2K).cost)
+        costs.append(measure_function(component.function, component.inputs, SEMI2K).cost)
     assert len({cost.exchanges for cost in costs}) == 1
     assert costs[2].sent_bytes - costs[1].sent_bytes == costs[1].sent_bytes - costs[0].sent_bytes
 

@@ -9,7 +9,7 @@ import pytest
 
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.protocols import Truncation
-from mpcvit.secure.probe import probe
+from mpcvit.secure.probe import measure_function
 
 NARROW = load_profile("semi2k")
 WIDE = replace(NARROW, ring_bits=128, fraction_bits=26)
@@ -49,7 +49,7 @@ BLOCKS = {
 def test_exchanges(name):
     function, inputs, opened, exchanges = BLOCKS[name]
     for profile, expected in zip((NARROW, WIDE, LOCAL), exchanges, strict=True):
-        found = probe(function, inputs, profile)
+        found = measure_function(function, inputs, profile)
         assert found.cost.exchanges == expected, profile
         np.testing.assert_allclose(found.output, function(*inputs), atol=1e-4)
     if opened is not None:  # of the last, which truncates for nothing

@@ -8,6 +8,7 @@ import pytest
 import mpcvit
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
 from mpcvit.artifacts.record import RunRecord
+from mpcvit.codec import load, save
 from mpcvit.secure.spu import trace
 from mpcvit.secure.spu.trace import ProfileLog
 from tests.models import random_pixels, small_checkpoint, small_config
@@ -63,12 +64,12 @@ def test_a_known_cost(record):
 
 def test_the_label_of_the_dealer_is_in_the_record(record):
     assert any("INSECURE dealer" in note for note in record.notes)
-    assert record.profile["dealer"] == "first-party-insecure"
+    assert record.profile.dealer == "first-party-insecure"
 
 
 def test_round_trip(record, tmp_path):
-    record.save(tmp_path / "record.json")
-    assert RunRecord.load(tmp_path / "record.json") == record
+    save(tmp_path / "record.json", record)
+    assert load(RunRecord, tmp_path / "record.json") == record
 
 
 REPORT = """\

@@ -24,7 +24,7 @@ from mpcvit.secure.card import ModelCard
 from mpcvit.secure.dealing import endpoint as dealer_place
 from mpcvit.secure.dealing import party as dealing
 from mpcvit.secure.dealing import rehearsal, spu_settings
-from mpcvit.secure.probe import probe
+from mpcvit.secure.probe import measure_function
 from mpcvit.secure.spu.compile import compile_network
 from tests.models import random_pixels, small_checkpoint, small_config, tiny
 from tests.tolerances import FXP18, FXP18_EXP, FXP26, assert_close
@@ -207,7 +207,7 @@ def test_another_spu_is_refused(monkeypatch):
 
 def test_single_operations_are_measured_without_a_dealer():
     with pytest.raises(UserError, match="without a dealer"):
-        probe(lambda x: x, [np.ones(3, np.float32)], DEALER)
+        measure_function(lambda x: x, [np.ones(3, np.float32)], DEALER)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
-from mpcvit.secure.overflow import representable
+from mpcvit.secure.overflow import find_overflows
 from mpcvit.secure.spu.stages import cut, fit_fixed_point
 from tests.models import random_images, random_pixels, small_checkpoint, small_config
 from tests.tolerances import F32, FXP18, assert_close
@@ -72,10 +72,10 @@ def test_stages_compose_to_the_network():
 def test_ranges_name_the_stage():
     checkpoint = network(depth=2)
     images = np.asarray(random_images(checkpoint.model, 2))
-    assert representable(checkpoint, images, PROFILE) == ()
+    assert find_overflows(checkpoint, images, PROFILE) == ()
     parameters = jax.tree.map(np.copy, checkpoint.parameters)
     parameters["blocks_1"]["mlp"]["up"]["kernel"] *= 1e8
-    (overflow, *_) = representable(replace(checkpoint, parameters=parameters), images, PROFILE)
+    (overflow, *_) = find_overflows(replace(checkpoint, parameters=parameters), images, PROFILE)
     assert overflow.stage == "block 1"
     assert overflow.operation == "dot_general"
     assert "beyond the 6.71e+07" in str(overflow)

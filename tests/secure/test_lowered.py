@@ -14,7 +14,7 @@ from mpcvit.bench.lowered import Example, bench_lowering, lower_like, plan_for
 from mpcvit.lowering.values import in_fixed_point
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.components import Component
-from mpcvit.secure.probe import probe
+from mpcvit.secure.probe import measure_function
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.spu.stages import cut_lowered
 from tests.models import random_pixels, small_checkpoint, small_config
@@ -76,7 +76,7 @@ def test_through_a_dealer(relu_softmax):
     program, record = relu_softmax
     result, expected = run(program, profile="semi2k-dealer")
     assert_close(result.logits, expected, FXP26)
-    assert (record.profile["reuse_weight_masks"], result.record.profile["reuse_weight_masks"]) == (
+    assert (record.profile.reuse_weight_masks, result.record.profile.reuse_weight_masks) == (
         False,
         True,
     )
@@ -101,7 +101,7 @@ def test_every_stage_agrees_with_its_emulation(relu_softmax):
     for stage in cut_lowered(ModelCard.of(program), program.plan):
         own = stage.parameters(program.parameters)
         component = Component.of(stage.function, own, x)
-        private = probe(component.function, component.inputs, profile).output
+        private = measure_function(component.function, component.inputs, profile).output
         x = in_fixed_point(stage.function, program.engine.fraction_bits)(own, x)
         assert_close(private, x, FXP26)
 

@@ -9,7 +9,7 @@ from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.cost.estimate import estimate
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.components import mlp
-from mpcvit.secure.probe import probe
+from mpcvit.secure.probe import measure_function
 from mpcvit.secure.run import run
 from mpcvit.secure.spu.compile import compile_network
 from tests.models import small_checkpoint, small_config
@@ -26,7 +26,7 @@ CIFAR = ModelConfig(image_size=32, patch_size=4, classes=10, depth=1, heads=4, w
 def test_an_mlp_of_the_papers_shape(form, exchanges, megabytes):
     """A product of secret weights would add 2 exchanges and 3.4 MB to the fused forms."""
     part = mlp(form, CIFAR, CIFAR.tokens)
-    counted = probe(part.function, part.inputs, SEMI2K).cost
+    counted = measure_function(part.function, part.inputs, SEMI2K).cost
     priced = estimate(CIFAR).mlp_cost(0, form).total(CIFAR.tokens)
     assert counted.exchanges == priced.exchanges == exchanges
     sent_bytes = max(counted.sent_bytes, counted.received_bytes)
@@ -38,7 +38,7 @@ def test_an_mlp_of_mixed_tokens():
     """Tokens of both forms pay for both: 68 exchanges with GeLU, 10 fused with a ReLU."""
     forms = (F.ACTIVATED,) * 9 + (F.FUSED_RELU,) * 47 + (F.ACTIVATED,) * 9
     part = mlp(forms, CIFAR, CIFAR.tokens)
-    counted = probe(part.function, part.inputs, SEMI2K).cost
+    counted = measure_function(part.function, part.inputs, SEMI2K).cost
     priced = estimate(CIFAR).price_layer(0, LayerArchitecture(heads=(), mlp=forms))
     assert counted.exchanges == priced.exchanges == 68 + 10
     sent_bytes = max(counted.sent_bytes, counted.received_bytes)

@@ -15,7 +15,7 @@ from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.lowering.plan import Trust
 from mpcvit.secure.card import ModelCard
-from mpcvit.secure.probe import probe
+from mpcvit.secure.probe import measure_function
 from mpcvit.secure.spu.answer import Opening
 from mpcvit.secure.spu.best import choose_best
 from mpcvit.secure.spu.compile import compile_network
@@ -26,7 +26,7 @@ ARCHITECTURE = Architecture.uniform(AttentionKind.RELU_SOFTMAX, depth=1, heads=3
 
 
 def choose(values, count, profile, **settings):
-    return probe(lambda x: choose_best(x, count, **settings).chosen, [values], profile)
+    return measure_function(lambda x: choose_best(x, count, **settings).chosen, [values], profile)
 
 
 def random_values(classes):
@@ -55,10 +55,10 @@ def test_the_best_five_take_the_exchanges_of_one():
 def test_bounds_and_leads_ride_along():
     trust = Trust(bound=40.0, doubt=0.5)
     opening = Opening(reveal=Reveal.CLASS, classes=10, trust=trust)
-    found = probe(opening, [random_values(10)], WIDE)
+    found = measure_function(opening, [random_values(10)], WIDE)
     assert found.cost.exchanges == 17
     answers = opening.read(found.output)
-    assert answers.trusted.all()
+    assert all(answers.trusted)
     assert answers.values is None
 
 
@@ -69,19 +69,19 @@ def test_ties_and_refusals_under_every_protocol(profile):
     rows = np.array(
         [[1, 3, 3, 0, 2, 3, 1], [0, 0, 9, 0, 0, 0, 0], [0, 0, 50, 0, 0, 0, 0]], np.float32
     )
-    answers = opening.read(probe(opening, [rows], load_profile(profile)).output)
-    assert answers.chosen.argmax(axis=1).tolist() == [1, 2, 2]
-    assert answers.trusted.tolist() == [True, True, False]
-    assert answers.close.tolist()[:2] == [True, False]
+    answers = opening.read(measure_function(opening, [rows], load_profile(profile)).output)
+    assert np.argmax(answers.chosen, axis=1).tolist() == [1, 2, 2]
+    assert answers.trusted == (True, True, False)
+    assert answers.close[:2] == (True, False)
 
 
 @pytest.mark.parametrize("profile", ["semi2k", "cheetah", "aby3"])
 def test_logits_are_rounded_inside_the_protocol(profile):
     opening = Opening(reveal=Reveal.ROUNDED, classes=7, trust=Trust())
     rows = np.array([[-1.4, 3.3, 3.45, 0.25, -2.75, 3.1, 1.0]], np.float32)
-    answers = opening.read(probe(opening, [rows], load_profile(profile)).output)
-    assert answers.values.tolist() == [[-1, 3, 3, 0, -3, 3, 1]]
-    assert answers.chosen.argmax() == 2  # which the rounded logits alone would not tell
+    answers = opening.read(measure_function(opening, [rows], load_profile(profile)).output)
+    assert answers.values == ((-1, 3, 3, 0, -3, 3, 1),)
+    assert np.argmax(answers.chosen) == 2  # which the rounded logits alone would not tell
 
 
 @pytest.fixture(scope="module")

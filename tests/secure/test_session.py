@@ -14,7 +14,7 @@ from mpcvit.secure.card import ModelCard
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import terms_of
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.protocol import Request, agree, classify, offer_model
+from mpcvit.secure.protocol import Request, agree, read_request, run_data_owner, run_model_owner
 from mpcvit.secure.simulate import run_in_threads
 from mpcvit.secure.spu.shares import Sharing, pack, runtime_config, unpack
 from tests.models import random_images, small_checkpoint, small_config
@@ -31,11 +31,11 @@ def ignore(event):
 
 def as_data_owner(channel, profile=PROFILE):
     images = np.asarray(random_images(CONFIG, 1))
-    return classify(channel, profile, lambda card: images, 1, ignore)
+    return run_data_owner(channel, profile, lambda card: images, 1, ignore)
 
 
 def as_model_owner(channel, profile=PROFILE):
-    return offer_model(channel, profile, small_checkpoint(CONFIG, ARCHITECTURE), ignore)
+    return run_model_owner(channel, profile, small_checkpoint(CONFIG, ARCHITECTURE), ignore)
 
 
 def run(model_owner=as_model_owner, data_owner=as_data_owner):
@@ -88,7 +88,7 @@ def test_silence_ends():
 )
 def test_garbage_for_a_request(document):
     with pytest.raises(PartyError, match="request cannot be understood"):
-        Request.from_dict(document)
+        read_request(document)
 
 
 def test_a_card_survives_its_own_form_and_no_other():
@@ -129,7 +129,7 @@ def test_a_client_may_not_ask_for_more_than_it_was_admitted_with():
     checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
 
     def owner(channel):
-        offer_model(channel, PROFILE, checkpoint, ignore, announced=admitted)
+        run_model_owner(channel, PROFILE, checkpoint, ignore, announced=admitted)
 
     def two_images(channel):
         agree(channel, terms_of(PROFILE))

@@ -40,7 +40,7 @@ def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, nobody_lef
     result = mpcvit.run(checkpoint, pixels[:1], reveal="logits")
     plain = Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels[:1]))), FXP18)
-    assert result.record.profile["protocol"] == "CHEETAH"
+    assert result.record.profile.protocol.name == "CHEETAH"
     assert result.record.set_up.warm_up_s > 0
     assert result.record.notes == ()
 
@@ -103,5 +103,5 @@ def test_no_party_opens_a_port(checkpoint, pixels, nobody_left):
 def test_profiles_survive_the_way_into_a_process(checkpoint, pixels, nobody_left):
     profile = replace(load_profile("semi2k"), fraction_bits=16)
     result = mpcvit.run(checkpoint, pixels[:1], profile, reveal="logits")
-    assert result.record.profile["fraction_bits"] == 16
+    assert result.record.profile.fraction_bits == 16
     assert np.isfinite(result.logits).all()

@@ -1,24 +1,18 @@
 """RunRecord: what a private run cost, stage by stage and operation by operation.
 
 Bytes and exchanges are counted by SPU at the party that holds the images. An
-exchange is one message each way at once, and costs half a round trip. SEMI2K's
-counts depend on the program alone. ABY3's differ by a few per cent from run to
-run. Cheetah sends many messages one way and refills its stock of randomness now
-and then, so there exchanges are not rounds, and `modelled_s` is no estimate of
-its seconds.
+exchange is one message each way at once, and costs half a round trip. Under a
+protocol that does not count rounds, `modelled_s` is no estimate of seconds.
 """
 
-import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
-from mpcvit.artifacts.profile import NetworkLink
+from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.provenance import Environment
-from mpcvit.errors import UserError
-from mpcvit.storage import read_json, write_text
+from mpcvit.codec import register
 
 FORMAT = "mpcvit-record/1"
 
@@ -108,12 +102,13 @@ class OfflineCost:
     held_bytes: int  # memory of the largest inference's
 
 
+@register(FORMAT, "record of a private run")
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """A private run, and all that is needed to judge its numbers."""
 
     transport: str  # "processes" of one machine, "hosts", or "simulator": threads of one process
-    profile: dict[str, Any]
+    profile: Profile
     architecture: str  # its digest
     program: str  # digest of the compiled stages
     set_up: SetUpCost
@@ -122,7 +117,7 @@ class RunRecord:
     notes: tuple[str, ...]  # who had to be trusted, and what was changed to fit fixed point
     environment: Environment
     form: str = "plain"  # the network as it was trained, or "lowered"
-    reveal: str = Reveal.LOGITS.value  # what the data owner was given
+    reveal: Reveal = Reveal.LOGITS  # what the data owner was given
     offline: OfflineCost | None = None  # where there is a dealer
 
     @property
@@ -173,59 +168,6 @@ class RunRecord:
 
     def _total(self, of: Callable[[StageCost], Any]) -> Any:
         return sum(of(stage) for batch in self.batches for stage in batch.stages)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
-
-    @classmethod
-    def from_dict(cls, document: Any, origin: str = "record") -> "RunRecord":
-        found = document.get("format") if isinstance(document, dict) else None
-        if found != FORMAT:
-            raise UserError(
-                f"{origin} is not a record of a private run: its format is {found!r}, "
-                f"not {FORMAT!r}"
-            )
-        fields = {name: value for name, value in document.items() if name != "format"}
-        try:
-            return cls(
-                **{
-                    **fields,
-                    "set_up": SetUpCost(**fields["set_up"]),
-                    "batches": tuple(_batch(batch) for batch in fields["batches"]),
-                    "notes": tuple(fields["notes"]),
-                    "environment": Environment(**fields["environment"]),
-                    "offline": _offline(fields.get("offline")),
-                }
-            )
-        except (TypeError, KeyError, AttributeError) as error:
-            raise UserError(f"{origin} cannot be understood: {error}") from error
-
-    def save(self, path: Path) -> None:
-        write_text(path, json.dumps(self.to_dict(), indent=2) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> "RunRecord":
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the record {path}: {error}") from error
-        return cls.from_dict(read_json(text, str(path)), str(path))
-
-
-def stage_from_dict(document: dict[str, Any]) -> StageCost:
-    operations = tuple(OperationCost(**operation) for operation in document["operations"])
-    return StageCost(**{**document, "operations": operations})
-
-
-def _offline(document: dict[str, Any] | None) -> OfflineCost | None:
-    return None if document is None else OfflineCost(**document)
-
-
-def _batch(document: dict[str, Any]) -> BatchCost:
-    return BatchCost(
-        images=document["images"],
-        stages=tuple(stage_from_dict(stage) for stage in document["stages"]),
-    )
 
 
 def _sum_stages(stages: list[StageCost], name: str) -> StageCost:

@@ -33,7 +33,7 @@ from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.dealing.rehearsal import scripts_of
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.reuse import settled
-from mpcvit.secure.run import run, settings_for
+from mpcvit.secure.run import run, with_engine_of
 from mpcvit.secure.spu.compile import compile_network
 
 Progress = Callable[[str, int, int], None]
@@ -55,7 +55,7 @@ def bench_dealer(
     rows: list[Row] = []
     for model in models:
         form = "plain" if isinstance(model, Checkpoint) else "lowered"
-        settings = settled(settings_for(model, profile), ModelCard.of(model), runs=1)
+        settings = settled(with_engine_of(model, profile), ModelCard.of(model), runs=1)
         profiles = {
             "first-party": replace(settings, dealer=Dealer.FIRST_PARTY_INSECURE),
             "third-party": settings,

@@ -22,7 +22,7 @@ from mpcvit.errors import UserError
 from mpcvit.lowering.fold import lowered_form
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.secure.components import Component, attention_core, mlp
-from mpcvit.secure.probe import probe
+from mpcvit.secure.probe import measure_function
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.run import run
 from mpcvit.secure.spu.stages import fit_fixed_point
@@ -178,9 +178,9 @@ def _table(
 
 def _affine(make: Callable[[int], Component], most: int, profile: Profile) -> ChoiceCost:
     """A line through the costs of one and of all who make a choice."""
-    one = _cost(probe(make(1).function, make(1).inputs, profile).cost)
+    one = _cost(measure_function(make(1).function, make(1).inputs, profile).cost)
     full = make(most)
-    every = _cost(probe(full.function, full.inputs, profile).cost)
+    every = _cost(measure_function(full.function, full.inputs, profile).cost)
     return _line(one, every, most)
 
 

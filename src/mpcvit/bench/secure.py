@@ -30,8 +30,8 @@ from mpcvit.data import Split
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.model.attention import relu_softmax_weights
 from mpcvit.secure.components import block_parts, find_component, softmax_parts
-from mpcvit.secure.probe import probe, probe_apart
-from mpcvit.secure.run import run, settings_for
+from mpcvit.secure.probe import measure_function, measure_in_processes
+from mpcvit.secure.run import run, with_engine_of
 from mpcvit.secure.spu.stages import fit_fixed_point
 
 Progress = Callable[[str, int, int], None]
@@ -200,7 +200,7 @@ def bench_precision(profile: Profile, *, progress: Progress) -> list[Row]:
                 positive / (positive.sum(-1, keepdims=True) + eps),
             ),
         ):
-            found = probe(function, [scores], profile).output
+            found = measure_function(function, [scores], profile).output
             error = np.linalg.norm(found - reference) / np.linalg.norm(reference)
             rows.append(
                 {
@@ -250,17 +250,17 @@ def bench_agreement(
         "largest_logit_error": float(f"{np.abs(result.logits - plain).max():.4g}"),
         "logit_range": float(f"{np.ptp(plain):.4g}"),
         **_counts(result.record, profile),
-        **here(model.model, settings_for(model, profile)),
+        **here(model.model, with_engine_of(model, profile)),
     }
 
 
 def _component(name: str, model: ModelConfig, profile: Profile, *, measure: bool) -> Row:
     """Counts from the simulator; where asked, with seconds, from processes."""
     if measure:
-        cost = probe_apart(name, model, profile)
+        cost = measure_in_processes(name, model, profile)
         return {**_counts(cost, profile), **_measured(cost.seconds)}
     component = find_component(name, model)
-    cost = probe(component.function, component.inputs, profile).cost
+    cost = measure_function(component.function, component.inputs, profile).cost
     return {**_counts(cost, profile), **_measured(None)}
 
 

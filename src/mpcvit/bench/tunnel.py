@@ -18,13 +18,12 @@ from mpcvit.bench.secure import here
 from mpcvit.errors import UserError
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.secure.parties.events import Journal
+from mpcvit.secure.parties.events import Journal, Result
 from mpcvit.secure.parties.roles import Address, Role, free_addresses, roles_of
 from mpcvit.secure.parties.supervise import PartyProcess, watch
 from mpcvit.secure.parties.wan import Relay, Route
 from mpcvit.secure.predict import predict
-from mpcvit.secure.result import Answers
-from mpcvit.secure.run import make_result, own_images, own_model
+from mpcvit.secure.run import image_arguments, make_result, model_arguments
 from mpcvit.secure.serve import ServeLimits, serve
 
 Progress = Callable[[str, int, int], None]
@@ -94,8 +93,8 @@ def _run_over_spu_link(
             relay = stack.enter_context(Relay(network, list(routes.values())))
             dialled = {role: relay.addresses[route] for role, route in routes.items()}
         own = {
-            Role.MODEL_OWNER: own_model(model, folder),
-            Role.DATA_OWNER: {**own_images(pictures), "batch_size": 1},
+            Role.MODEL_OWNER: model_arguments(model, folder),
+            Role.DATA_OWNER: image_arguments(pictures, 1),
         }
         parties = []
         for role in roles:
@@ -111,9 +110,9 @@ def _run_over_spu_link(
         session = token_hex(16)
         for party in parties:
             addresses = {**dialled, party.role: listening[party.role]}
-            party.meet(addresses, session, profile, tls=str(folder / "certs" / "server"))
+            party.connect(addresses, session, profile, tls=folder / "certs" / "server")
         watch(parties, profile, journal)
-    answers = Answers.from_dict(journal.find(Role.DATA_OWNER, "result"))
+    answers = journal.find(Role.DATA_OWNER, Result).answers
     return make_result(journal, answers, profile, roles=roles, transport="processes").record
 
 

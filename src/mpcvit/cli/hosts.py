@@ -147,11 +147,11 @@ def serve(
         return
     if model_file is None or listen is None or tls is None:
         raise UserError("name a model, --listen and --tls; `mpcvit serve --help` has an example")
-    from mpcvit.secure.run import default_for
+    from mpcvit.secure.run import default_profile_for
     from mpcvit.secure.serve import ServeLimits
     from mpcvit.secure.serve import serve as stage
 
-    settings = load_profile(profile or default_for(model_file, dealer))
+    settings = load_profile(profile or default_profile_for(model_file, dealer))
 
     def started() -> None:
         if settings.warning:

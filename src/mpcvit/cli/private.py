@@ -15,6 +15,7 @@ from mpcvit.artifacts.profile import (
 from mpcvit.artifacts.record import Reveal
 from mpcvit.cli import app
 from mpcvit.cli.options import AnyModelFile, AsJson, print_json
+from mpcvit.codec import encode, save
 
 if TYPE_CHECKING:
     from mpcvit.secure.run import RunResult
@@ -89,10 +90,10 @@ def run(
     """
     from mpcvit.data import list_pictures
     from mpcvit.report.live import counting
-    from mpcvit.secure.run import default_for
+    from mpcvit.secure.run import default_profile_for
     from mpcvit.secure.run import run as stage
 
-    settings = load_profile(profile or default_for(model_file))
+    settings = load_profile(profile or default_profile_for(model_file))
     pictures = list_pictures(images)
 
     with counting() as progress:
@@ -133,7 +134,7 @@ def tell(
             console.print(f"note: {note}", highlight=False, soft_wrap=True)
         _print(pictures, result, profile.trust)
     if out is not None:
-        result.record.save(out)
+        save(out, result.record)
     if result.refused:
         from mpcvit.secure.result import RefusedError, refusal
 
@@ -145,7 +146,7 @@ def _likeliest(result: "RunResult", index: int) -> list[tuple[str, float]]:
     import numpy as np
 
     assert result.answers.values is not None
-    logits = result.answers.values[index].astype(np.float64)
+    logits = np.array(result.answers.values[index], np.float64)
     odds = np.exp(logits - logits.max())
     odds /= odds.sum()
     return [(result.classes[place], float(odds[place])) for place in odds.argsort()[::-1]][
@@ -201,7 +202,7 @@ def _document(pictures: list[Path], result: "RunResult") -> dict[str, Any]:
             for index, picture in enumerate(pictures)
         ],
         "resized": result.resized,
-        "record": result.record.to_dict(),
+        "record": encode(result.record),
     }
 
 
@@ -219,5 +220,5 @@ def _prediction(result: "RunResult", index: int) -> dict[str, Any]:
         known["top"] = [
             {"class": name, "probability": odds} for name, odds in _likeliest(result, index)
         ]
-        known["logits"] = result.answers.values[index].tolist()
+        known["logits"] = list(result.answers.values[index])
     return known

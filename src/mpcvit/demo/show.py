@@ -13,11 +13,12 @@ from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.provenance import write_rows
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier
+from mpcvit.codec import save
 from mpcvit.demo.showcase import Sample, Showcase, ShownNetwork, model_in
 from mpcvit.errors import UserError
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.pipeline.measure import make_row
-from mpcvit.secure.run import run, settings_for
+from mpcvit.secure.run import run, with_engine_of
 
 RESULTS_FILE = "demo.csv"
 PREDICTIONS_FILE = "predictions.csv"
@@ -80,7 +81,7 @@ def _run(
     display: Display,
 ) -> Shown:
     model = model_in(folder, network.name, form)
-    profile = settings_for(model, load_profile(showcase.profile))
+    profile = with_engine_of(model, load_profile(showcase.profile))
     pictures = [folder / sample.file for sample in samples]
     result = run(model, pictures, profile, batch_size=len(pictures), progress=display.count)
     classifier = Classifier(Checkpoint.load(model_in(folder, network.name, "plain")))
@@ -91,7 +92,7 @@ def _run(
         labels=np.array([result.classes.index(sample.truth) for sample in samples]),
         top1=network.top1[form],
     )
-    result.record.save(folder / network.name / f"record-{form}.json")
+    save(folder / network.name / f"record-{form}.json", result.record)
     return Shown(
         network=network.name,
         predictions=tuple(", ".join(names) or "no answer" for names in result.likeliest),

@@ -59,12 +59,12 @@ def make_row(
     accuracy on the whole test split.
     """
     record, count = result.record, result.record.images
-    private, here = result.answers.chosen.argmax(axis=1), record.environment
+    private, here = np.argmax(result.answers.chosen, axis=1), record.environment
     private = np.where(result.answers.trusted, private, -1)  # a refused answer is no class
     modelled = profile.protocol.counts_rounds
     return {
         "form": record.form,
-        "reveal": record.reveal,
+        "reveal": record.reveal.value,
         "top1": round(100 * top1, 2),
         "images": count,
         "batch": record.batches[0].images,

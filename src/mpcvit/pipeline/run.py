@@ -17,7 +17,7 @@ import jax
 from mpcvit import __version__
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import MODEL_FILE, write_rows
-from mpcvit.codec import encode
+from mpcvit.codec import encode, save
 from mpcvit.data import sample_evenly
 from mpcvit.errors import UserError
 from mpcvit.experiments.recipes import HEAD_SEARCH, SOFTMAX, Recipe
@@ -188,7 +188,7 @@ class Pipeline:
                 simulate=self.plan.simulate,
                 progress=self.display.count,
             )
-            found.record.save(folder / f"record-{form}.json")
+            save(folder / f"record-{form}.json", found.record)
             write_text(path, json.dumps(found.row, indent=1) + "\n")
             jax.clear_caches()
 

@@ -14,6 +14,7 @@ from mpcvit.artifacts.provenance import LOG_FILE, MODEL_FILE, SEARCH_FILE, Prove
 from mpcvit.artifacts.record import FORMAT as RECORD_FORMAT
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.artifacts.search import SearchResult
+from mpcvit.codec import load
 from mpcvit.errors import UserError
 from mpcvit.model.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from mpcvit.model.checkpoint import Checkpoint
@@ -216,7 +217,7 @@ def _read(file: Path, latency: LatencyTable | None) -> Any:
     if file.name == LOG_FILE:
         return read_log(file.parent) or None
     if file.suffix == ".json":
-        return RunRecord.load(file) if _holds(file, RECORD_FORMAT) else None
+        return load(RunRecord, file) if _holds(file, RECORD_FORMAT) else None
     if file.suffix == ".csv":
         return _read_table(file)
     return None

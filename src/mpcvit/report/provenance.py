@@ -76,21 +76,22 @@ def _searches(findings: Findings) -> Iterator[Row]:
 def _records(findings: Findings) -> Iterator[Row]:
     for found in findings.records:
         record = found.held
-        profile, network = record.profile, record.profile["network"]
+        profile, network = record.profile, record.profile.network
         line = "as it was"
-        if network["round_trip_ms"] or network["bandwidth_bytes_per_s"]:
+        if network.round_trip_ms or network.bandwidth_bytes_per_s:
             line = (
-                f"emulated: {network['round_trip_ms']:g} ms, "
-                f"{network['bandwidth_bytes_per_s'] / 1e6:g} MB/s"
+                f"emulated: {network.round_trip_ms:g} ms, "
+                f"{network.bandwidth_bytes_per_s / 1e6:g} MB/s"
             )
         yield {
             "what": found.name,
             "kind": f"private run, {record.form}",
             "file": str(found.place),
-            "origin": f"{record.images} images, {record.transport}, revealing {record.reveal}",
-            "protocol": f"{profile['protocol']}, {profile['ring_bits']}-bit ring, "
-            f"{profile['fraction_bits']} fraction bits",
-            "dealer": profile["dealer"],
+            "origin": f"{record.images} images, {record.transport}, "
+            f"revealing {record.reveal.value}",
+            "protocol": f"{profile.protocol.name}, {profile.ring_bits}-bit ring, "
+            f"{profile.fraction_bits} fraction bits",
+            "dealer": profile.dealer.value,
             "network": line,
             "program": record.program,
             **_environment(record.environment),

@@ -35,8 +35,8 @@ class Overflow:
         )
 
 
-def representable(model: Model, images: np.ndarray, profile: Profile) -> tuple[Overflow, ...]:
-    """The first value of each stage that would wrap around the ring; empty if none would.
+def find_overflows(model: Model, images: np.ndarray, profile: Profile) -> tuple[Overflow, ...]:
+    """Return the first value of each stage that would wrap around the ring, if any.
 
     `images` are normalised float32, as `Classifier.preprocess` makes them.
     """

@@ -9,18 +9,16 @@ from mpcvit.hosts.credentials import load_credentials
 from mpcvit.hosts.peer import CLIENT
 from mpcvit.lowering.engine import with_engine
 from mpcvit.secure.parties.agreement import terms_of
-from mpcvit.secure.parties.events import Journal, Progress
+from mpcvit.secure.parties.events import Journal, Progress, Result
 from mpcvit.secure.parties.roles import Address, Role, resolve, roles_of
 from mpcvit.secure.parties.sockets import unix_address
 from mpcvit.secure.parties.supervise import PartyProcess, own_address, wait_until_ready, watch
-from mpcvit.secure.result import Answers
-from mpcvit.secure.run import Images, RunResult, list_images, make_result, own_images
+from mpcvit.secure.run import Images, RunResult, image_arguments, list_images, make_result
 from mpcvit.secure.service.dialler import ServerLine
 from mpcvit.secure.service.frames import FrameChecker
 from mpcvit.secure.service.messages import Hello
 from mpcvit.secure.service.requirements import (
     find_dealer,
-    party_arguments,
     require_engine,
     require_for_two_hosts,
 )
@@ -59,11 +57,6 @@ def predict(
     progress("connecting", 0, 1)
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
         folder = Path(name)
-        own = {
-            **own_images(pictures),
-            "batch_size": batch_size,
-            **party_arguments(endpoint),
-        }
         line = ServerLine(
             server,
             credentials,
@@ -71,7 +64,8 @@ def predict(
             wait_s=wait_s,
             waiting=lambda place: progress(_in_queue(place), 0, 1),
         )
-        with PartyProcess(Role.DATA_OWNER, own, folder) as party, line:
+        own = image_arguments(pictures, batch_size)
+        with PartyProcess(Role.DATA_OWNER, own, folder, dealer=endpoint) as party, line:
             wait_until_ready(party, settings, journal)
             hello = Hello(
                 terms=terms_of(settings),
@@ -85,15 +79,15 @@ def predict(
             peer_rank = roles_of(settings.protocol).index(Role.MODEL_OWNER)
             checker = FrameChecker(peer_rank=peer_rank, session=answer.session)
             line.carry(own_address(folder), tunnel, checker)
-            party.meet({Role.MODEL_OWNER: tunnel}, answer.session, settings)
+            party.connect({Role.MODEL_OWNER: tunnel}, answer.session, settings)
 
             def is_enough() -> bool:
                 """Return whether only a farewell of the server's party is missing."""
-                return line.server_is_done and journal.knows(Role.DATA_OWNER, "result")
+                return line.server_is_done and journal.knows(Role.DATA_OWNER, Result)
 
             watch([party], settings, journal, line.check, is_enough)
             line.end()
-    answers = Answers.from_dict(journal.find(Role.DATA_OWNER, "result"))
+    answers = journal.find(Role.DATA_OWNER, Result).answers
     return make_result(journal, answers, settings, roles=[Role.DATA_OWNER], transport="hosts")
 
 

@@ -2,7 +2,7 @@
 
 import resource
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -11,14 +11,13 @@ from spu import libspu
 
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile
-from mpcvit.artifacts.record import StageCost, stage_from_dict
-from mpcvit.codec import decode, encode
+from mpcvit.artifacts.record import StageCost
 from mpcvit.secure.components import Component, find_component
-from mpcvit.secure.parties.events import Journal
+from mpcvit.secure.parties.events import Finished, Journal, Measured, Report
+from mpcvit.secure.parties.job import OwnFunction
 from mpcvit.secure.parties.roles import Role, roles_of
 from mpcvit.secure.parties.supervise import run_processes
 from mpcvit.secure.parties.threads import run_in_threads
-from mpcvit.secure.protocol import Report
 from mpcvit.secure.simulate import one_at_a_time
 from mpcvit.secure.spu.compile import compile_function
 from mpcvit.secure.spu.engine import Engine
@@ -34,7 +33,9 @@ class Probe:
     cost: StageCost
 
 
-def probe(function: Callable[..., Any], inputs: Sequence[np.ndarray], profile: Profile) -> Probe:
+def measure_function(
+    function: Callable[..., Any], inputs: Sequence[np.ndarray], profile: Profile
+) -> Probe:
     """Run a function of arrays with the parties as threads of this process."""
     component = Component(function=function, inputs=tuple(inputs))
     with one_at_a_time:
@@ -42,25 +43,23 @@ def probe(function: Callable[..., Any], inputs: Sequence[np.ndarray], profile: P
     return found[Role.DATA_OWNER]
 
 
-def probe_apart(name: str, model: ModelConfig, profile: Profile) -> StageCost:
+def measure_in_processes(name: str, model: ModelConfig, profile: Profile) -> StageCost:
     """Run a component in processes through the profile's network."""
-    own = {"component": name, "shape": encode(model)}
+    owned = dict.fromkeys(roles_of(profile.protocol), OwnFunction(name=name, model=model))
     journal = Journal()
-    run_processes(dict.fromkeys(roles_of(profile.protocol), own), profile, journal)
-    return stage_from_dict(journal.find(Role.DATA_OWNER, "probed")["cost"])
+    run_processes(owned, profile, journal)
+    return journal.find(Role.DATA_OWNER, Measured).cost
 
 
-def measure_component(
-    channel: Channel, profile: Profile, name: str, shape: Any, report: Report
+def measure_function_here(
+    channel: Channel, profile: Profile, name: str, model: ModelConfig, report: Report
 ) -> None:
-    """One party's side of `probe_apart`."""
-    component = find_component(name, decode(ModelConfig, shape, "shape"))
-    found = _take_part(channel, component, profile)
-    if found is not None:
-        report({"event": "probed", "cost": asdict(found.cost)})
-        report({"event": "result"})
+    """Take part in `measure_in_processes` as one party."""
+    probe = _take_part(channel, find_component(name, model), profile)
+    if probe is not None:
+        report(Measured(cost=probe.cost))
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    report({"event": "finished", "peak_bytes": peak_bytes})
+    report(Finished(peak_bytes=peak_bytes))
 
 
 def _take_part(channel: Channel, component: Component, profile: Profile) -> Probe | None:

@@ -8,8 +8,8 @@ in threads, in processes and on two hosts.
 
 import resource
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ import spu
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import Reveal, StageCost
+from mpcvit.codec import decode, encode
+from mpcvit.data import make_inputs
+from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model
 from mpcvit.model.checkpoint import flatten_parameters
 from mpcvit.secure.card import ModelCard
@@ -24,6 +27,17 @@ from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.party import PartyDealing
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import Terms, difference, terms_of
+from mpcvit.secure.parties.events import (
+    Finished,
+    InputsMade,
+    Prepared,
+    Report,
+    Requested,
+    StageDone,
+    WeightsShared,
+    report_compiling,
+)
+from mpcvit.secure.parties.job import Request
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.result import Answers
 from mpcvit.secure.reuse import settled
@@ -32,45 +46,13 @@ from mpcvit.secure.spu.engine import Engine
 from mpcvit.secure.spu.link import Channel
 from mpcvit.secure.spu.stages import shared_parameters
 
-Report = Callable[[dict[str, Any]], None]
-"""Takes events, as plain values: what happens, and what it cost; never a secret."""
-
 MakeImages = Callable[[ModelCard], np.ndarray]
 """Gives float32 images once the model's shape is known."""
 
-_MOST_IMAGES = 1_000_000
 _WARM_UP_SHAPE = (8, 8)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """How many images the data owner brings, and how many at a time."""
-
-    images: int
-    batch_size: int
-
-    @property
-    def batches(self) -> list[int]:
-        """
-        >>> Request(images=7, batch_size=3).batches
-        [3, 3, 1]
-        """
-        whole, rest = divmod(self.images, self.batch_size)
-        return [self.batch_size] * whole + ([rest] if rest else [])
-
-    @classmethod
-    def from_dict(cls, document: Any) -> "Request":
-        values = document if isinstance(document, dict) else {}
-        images, batch_size = values.get("images"), values.get("batch_size")
-        for value in (images, batch_size):
-            if type(value) is not int or not 0 < value <= _MOST_IMAGES:
-                raise PartyError("the data owner's request cannot be understood")
-        assert isinstance(images, int)
-        assert isinstance(batch_size, int)
-        return cls(images=images, batch_size=batch_size)
-
-
-def offer_model(
+def run_model_owner(
     channel: Channel,
     profile: Profile,
     model: Model,
@@ -89,7 +71,7 @@ def offer_model(
     _ = card.opening  # refused before anyone is asked
     for peer in channel.peers:
         channel.send_json(peer, card.to_dict())
-    request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
+    request = read_request(channel.receive_json(Role.DATA_OWNER))
     if announced is not None and request != announced:
         raise PartyError("the data owner asks for other images than it was admitted with")
     session.prepare(card, request)
@@ -99,7 +81,7 @@ def offer_model(
     session.finish()
 
 
-def classify(
+def run_data_owner(
     channel: Channel,
     profile: Profile,
     make_images: MakeImages,
@@ -107,16 +89,15 @@ def classify(
     report: Report,
     dealer: DealerEndpoint | None = None,
 ) -> Answers:
-    """Take part as the data owner: learns what is revealed, and what is public of the model."""
+    """Take part as the data owner, who learns the answers and the model's public half."""
     session = Session(channel, profile, report, dealer)
     session.agree_on_terms()
     card = ModelCard.from_dict(channel.receive_json(Role.MODEL_OWNER))
     images = make_images(card)
     request = Request(images=len(images), batch_size=min(batch_size, len(images)))
     for peer in channel.peers:
-        channel.send_json(peer, asdict(request))
-    public = {"classes": list(card.classes), "reveal": card.reveal.value}
-    report({"event": "request", **asdict(request), **public})
+        channel.send_json(peer, encode(request))
+    report(Requested(request=request, classes=card.classes, reveal=card.reveal))
     session.prepare(card, request)
     session.share_weights(None)
     answers, start = [], 0
@@ -129,17 +110,40 @@ def classify(
     return Answers.join(answers)
 
 
-def help_others(channel: Channel, profile: Profile, report: Report) -> None:
-    """Take part as the third of ABY3: learns what is public, and nothing else."""
+def run_third_party(channel: Channel, profile: Profile, report: Report) -> None:
+    """Take part without secrets: learns what is public, and nothing else."""
     session = Session(channel, profile, report)
     session.agree_on_terms()
     card = ModelCard.from_dict(channel.receive_json(Role.MODEL_OWNER))
-    request = Request.from_dict(channel.receive_json(Role.DATA_OWNER))
+    request = read_request(channel.receive_json(Role.DATA_OWNER))
     session.prepare(card, request)
     session.share_weights(None)
     for batch in request.batches:
         session.infer(batch)
     session.finish()
+
+
+def images_of(
+    pictures: Sequence[Path] | np.ndarray,
+    report: Report,
+    notes_on: Callable[[np.ndarray], Sequence[str]] = lambda images: (),
+) -> MakeImages:
+    """Return what makes a model's inputs of pictures, and reports that it did."""
+
+    def make_images(card: ModelCard) -> np.ndarray:
+        inputs = make_inputs(list(pictures), card.model, card.data)
+        report(InputsMade(resized=inputs.resized, notes=tuple(notes_on(inputs.images))))
+        return inputs.images
+
+    return make_images
+
+
+def read_request(document: Any) -> Request:
+    """Decode what the data owner asks for, and believe nothing of it."""
+    try:
+        return decode(Request, document, "request")
+    except UserError as error:
+        raise PartyError("the data owner's request cannot be understood") from error
 
 
 def agree(channel: Channel, terms: Terms) -> None:
@@ -184,12 +188,7 @@ class Session:
         profile = settled(self._profile, card, len(request.batches))
         for batch in sorted(set(request.batches)):
             self._programs[batch] = compile_network(
-                card,
-                profile,
-                batch,
-                lambda done, total: self._report(
-                    {"event": "progress", "what": "compiling", "done": done, "total": total}
-                ),
+                card, profile, batch, report_compiling(self._report)
             )
         digest = "+".join(program.digest() for program in self._programs.values())
         dealing = self._dealing
@@ -210,15 +209,14 @@ class Session:
             dealing.authorise(job)
         (program, *_) = self._programs.values()
         self._report(
-            {
-                "event": "prepared",
-                "compile_s": seconds,
-                "architecture": card.architecture.digest(),
-                "program": digest,
-                "form": "plain" if card.plan is None else "lowered",
-                "stages": len(program.stages) + 2,  # with the input's and the output's way
-                "notes": list(program.notes),
-            }
+            Prepared(
+                compile_s=seconds,
+                architecture=card.architecture.digest(),
+                program=digest,
+                form="plain" if card.plan is None else "lowered",
+                stages=len(program.stages) + 2,  # with the input's and the output's way
+                notes=program.notes,
+            )
         )
 
     def share_weights(self, tensors: dict[str, np.ndarray] | None) -> None:
@@ -244,21 +242,20 @@ class Session:
         warm_up_s = time.perf_counter() - shared
         first_uses = self._use_kernels_first(program)
         self._report(
-            {
-                "event": "shared",
-                "weights_s": shared - started,
-                "warm_up_s": warm_up_s + sum(cost.seconds for cost in first_uses),
-                "warm_up_bytes": sum(cost.sent_bytes for cost in first_uses),
-                "warm_up_exchanges": sum(cost.exchanges for cost in first_uses),
-                "received_bytes": received_bytes,
-            }
+            WeightsShared(
+                weights_s=shared - started,
+                warm_up_s=warm_up_s + sum(cost.seconds for cost in first_uses),
+                warm_up_bytes=sum(cost.sent_bytes for cost in first_uses),
+                warm_up_exchanges=sum(cost.exchanges for cost in first_uses),
+                received_bytes=received_bytes,
+            )
         )
 
     def infer(self, batch: int, images: np.ndarray | None = None) -> np.ndarray | None:
         """Run all stages on one batch; gives what is opened to the data owner, None to others."""
         program = self._programs[batch]
         if self._dealing is not None:
-            self._report({"event": "material", **self._dealing.await_material()})
+            self._report(self._dealing.await_material())
         source = program.stages[0].source
         started = time.perf_counter()
         if images is not None:
@@ -293,26 +290,24 @@ class Session:
         if self._dealing is not None:
             self._dealing.close()
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self._report({"event": "finished", "peak_bytes": peak_bytes})
+        self._report(Finished(peak_bytes=peak_bytes))
 
     def _report_stage(self, cost: StageCost, batch: int) -> None:
-        self._report(
-            {"event": "stage", "batch": self._batch, "images": batch, "cost": asdict(cost)}
-        )
+        self._report(StageDone(batch=self._batch, images=batch, cost=cost))
 
     def _use_kernels_first(self, program: Program) -> list[StageCost]:
         """Open every kernel whose mask is reused, before any product does."""
         if not program.kernels:
             return []
         assert self._dealing is not None, "a profile that reuses masks has a dealer"
-        self._report({"event": "material", **self._dealing.await_material()})
+        self._report(self._dealing.await_material())
         shapes = program.parameters
         costs = [self._engine.use_first(kernel, shapes[kernel]) for kernel in program.kernels]
         self._dealing.end_part()
         return costs
 
     def _warm_up(self) -> None:
-        """Let Cheetah make its keys and base transfers now, not within the first image."""
+        """Let the protocol make its keys and base transfers now, not within the first image."""
         if not self._profile.protocol.warms_up:
             return
         one = np.ones(_WARM_UP_SHAPE, np.float32)

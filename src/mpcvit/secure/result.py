@@ -1,6 +1,6 @@
 """What the data owner learns of its images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,33 +19,20 @@ REVEALED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What the data owner learns of a batch."""
+    """What the data owner learns of its images, a row for each."""
 
     reveal: Reveal
-    values: np.ndarray | None  # float32 [image, class]: logits, as they are or rounded
-    chosen: np.ndarray  # bool [image, class]: the likeliest class, or the five likeliest
-    trusted: np.ndarray  # bool [image]
-    close: np.ndarray  # bool [image]: another class may be as likely
-
-    def to_dict(self) -> dict[str, Any]:
-        names = ("values", "chosen", "trusted", "close")
-        arrays = {name: getattr(self, name) for name in names}
-        plain = {name: None if own is None else own.tolist() for name, own in arrays.items()}
-        return {"reveal": self.reveal.value, **plain}
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> "Answers":
-        values = document["values"]
-        return cls(
-            reveal=Reveal(document["reveal"]),
-            values=None if values is None else np.asarray(values, np.float32),
-            **{name: np.asarray(document[name], bool) for name in ("chosen", "trusted", "close")},
-        )
+    values: tuple[tuple[float, ...], ...] | None  # float32 logits, as they are or rounded
+    chosen: tuple[tuple[bool, ...], ...]  # by class: the likeliest, or the five likeliest
+    trusted: tuple[bool, ...]
+    close: tuple[bool, ...]  # another class may be as likely
 
     @classmethod
     def join(cls, parts: Sequence["Answers"]) -> "Answers":
-        def joined(name: str) -> np.ndarray:
-            return np.concatenate([getattr(part, name) for part in parts])
+        """Return the answers of several batches as one."""
+
+        def joined(name: str) -> tuple[Any, ...]:
+            return tuple(row for part in parts for row in getattr(part, name))
 
         return cls(
             reveal=parts[0].reveal,
@@ -76,12 +63,13 @@ class RunResult:
                 'it would have to choose "logits"'
             )
         self.require_trusted()
-        return self.answers.values
+        return np.array(self.answers.values, np.float32)
 
     @property
     def rounded(self) -> np.ndarray | None:
         """Float32 [image, class] logits to the nearest whole number, where these are revealed."""
-        return self.answers.values if self.reveal is Reveal.ROUNDED else None
+        is_rounded = self.reveal is Reveal.ROUNDED
+        return np.array(self.answers.values, np.float32) if is_rounded else None
 
     @property
     def predictions(self) -> tuple[str, ...]:
@@ -102,7 +90,7 @@ class RunResult:
     @property
     def refused(self) -> tuple[int, ...]:
         """Images, from zero, whose answers cannot be trusted."""
-        return tuple(int(index) for index in np.flatnonzero(~self.answers.trusted))
+        return tuple(int(index) for index in np.flatnonzero(np.logical_not(self.answers.trusted)))
 
     @property
     def close(self) -> tuple[int, ...]:

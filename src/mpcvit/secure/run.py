@@ -1,28 +1,36 @@
-"""`mpcvit.run`: classify images privately, with both parties on this machine."""
+"""`mpcvit.run`: run_data_owner images privately, with both parties on this machine."""
 
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from mpcvit.artifacts.profile import DEALER_DEFAULT, Profile, default_profile, load_profile
 from mpcvit.artifacts.record import Reveal
-from mpcvit.data import list_pictures, make_inputs
+from mpcvit.data import list_pictures
 from mpcvit.errors import UserError, nearest
 from mpcvit.lowering.engine import EngineChoice, read_engine, with_engine
-from mpcvit.secure.parties.events import Journal, Progress, make_record
+from mpcvit.secure.parties.events import (
+    InputsMade,
+    Journal,
+    Progress,
+    Requested,
+    Result,
+    make_record,
+)
+from mpcvit.secure.parties.job import OwnImages, OwnModel
 from mpcvit.secure.parties.roles import Address, Role, roles_of
-from mpcvit.secure.parties.supervise import INHERITED, run_processes
+from mpcvit.secure.parties.supervise import run_processes
 from mpcvit.secure.result import Answers, RunResult
 
 if TYPE_CHECKING:
     from mpcvit.classifier import Classifier
     from mpcvit.lowering.program import Model, SecureProgram
     from mpcvit.model.checkpoint import Checkpoint
-    from mpcvit.secure.card import ModelCard
 
 AnyModel: TypeAlias = "str | Path | Classifier | Checkpoint | SecureProgram"
 Images = str | Path | np.ndarray | Sequence[str | Path] | Sequence[np.ndarray]
@@ -51,7 +59,7 @@ def run(
     `check_range` first computes in plaintext, and the record's notes name stages
     whose values leave the range that the profile can represent.
     """
-    settings = settings_for(model, load_profile(profile or default_for(model)))
+    settings = with_engine_of(model, load_profile(profile or default_profile_for(model)))
     if batch_size < 1:
         raise UserError(f"batch_size must be positive, not {batch_size}")
     if check_range and not simulate:
@@ -85,9 +93,9 @@ def make_result(
     """What the data owner's events amount to; `roles` are those whose events are known."""
     return RunResult(
         answers=answers,
-        classes=tuple(journal.find(Role.DATA_OWNER, "request")["classes"]),
+        classes=journal.find(Role.DATA_OWNER, Requested).classes,
         record=make_record(journal, roles, profile, transport=transport),
-        resized=journal.find(Role.DATA_OWNER, "inputs")["resized"],
+        resized=journal.find(Role.DATA_OWNER, InputsMade).resized,
     )
 
 
@@ -100,11 +108,12 @@ def _run_apart(
     reveal: Reveal,
 ) -> Answers:
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
-        own = {
-            Role.MODEL_OWNER: own_model(model, Path(name), reveal),
-            Role.DATA_OWNER: {**own_images(images), "batch_size": batch_size},
+        owned = {
+            Role.MODEL_OWNER: model_arguments(model, Path(name), reveal),
+            Role.DATA_OWNER: image_arguments(images, batch_size),
         }
-        return Answers.from_dict(run_processes(own, profile, journal))
+        run_processes(owned, profile, journal)
+    return journal.find(Role.DATA_OWNER, Result).answers
 
 
 def _simulate(
@@ -117,22 +126,25 @@ def _simulate(
     *,
     check_range: bool,
 ) -> Answers:
-    from mpcvit.secure.overflow import representable
+    from mpcvit.secure.overflow import find_overflows
+    from mpcvit.secure.protocol import images_of
     from mpcvit.secure.simulate import simulate
 
-    def make_images(card: "ModelCard") -> np.ndarray:
-        inputs = make_inputs(list(images), card.model, card.data)
-        overflows = representable(model, inputs.images, profile) if check_range else ()
-        notes = [str(overflow) for overflow in overflows]
-        journal.add(Role.DATA_OWNER, {"event": "inputs", "resized": inputs.resized, "notes": notes})
-        return inputs.images
+    def notes_on(images: np.ndarray) -> list[str]:
+        overflows = find_overflows(model, images, profile) if check_range else ()
+        return [str(overflow) for overflow in overflows]
 
     return simulate(
-        model, make_images, profile, batch_size=batch_size, journal=journal, reveal=reveal
+        model,
+        images_of(images, partial(journal.add, Role.DATA_OWNER), notes_on),
+        profile,
+        batch_size=batch_size,
+        journal=journal,
+        reveal=reveal,
     )
 
 
-def default_for(model: AnyModel, dealer: Address | None = None) -> str:
+def default_profile_for(model: AnyModel, dealer: Address | None = None) -> str:
     """Return the default profile for a model: the one with a dealer if its engine needs that."""
     engine = engine_of(model)
     needs_dealer = engine is not None and engine.requires_dealer
@@ -146,18 +158,19 @@ def engine_of(model: AnyModel) -> EngineChoice | None:
     return getattr(model, "engine", None)
 
 
-def settings_for(model: AnyModel, profile: Profile) -> Profile:
+def with_engine_of(model: AnyModel, profile: Profile) -> Profile:
     """A profile with the engine of a model that has one."""
     return with_engine(profile, engine_of(model))
 
 
-def own_model(model: AnyModel, folder: Path, reveal: Reveal | str = Reveal.CLASS) -> dict[str, Any]:
-    """Where a model owner's process finds its model, and what it reveals."""
-    own = {"reveal": read_reveal(reveal).value}
+def model_arguments(model: AnyModel, folder: Path, reveal: Reveal | str = Reveal.CLASS) -> OwnModel:
+    """Return where a model owner's process finds its model, and what it reveals."""
     if isinstance(model, str | Path):
-        return {**own, "model": str(Path(model).absolute())}
-    _loaded(model).save(folder / "model")
-    return {**own, "model": str(folder / "model")}
+        path = Path(model).absolute()
+    else:
+        path = folder / "model"
+        _loaded(model).save(path)
+    return OwnModel(path=path, reveal=read_reveal(reveal))
 
 
 def read_reveal(reveal: Reveal | str) -> Reveal:
@@ -168,18 +181,19 @@ def read_reveal(reveal: Reveal | str) -> Reveal:
         raise UserError(f"{reveal!r} cannot be revealed; {nearest(str(reveal), known)}") from None
 
 
-def own_images(images: list[Path] | np.ndarray) -> dict[str, Any]:
+def image_arguments(images: list[Path] | np.ndarray, batch_size: int) -> OwnImages:
     """Return where a data owner's process finds its images.
 
     Arrays go into a file in memory that has no name, so that nothing is left of it when
     this process ends, however it ends.
     """
     if not isinstance(images, np.ndarray):
-        return {"images": [str(path.absolute()) for path in images]}
+        files = tuple(path.absolute() for path in images)
+        return OwnImages(files=files, batch_size=batch_size)
     descriptor = os.memfd_create("images")
     with os.fdopen(os.dup(descriptor), "wb") as file:
         np.save(file, images, allow_pickle=False)
-    return {"images": f"/proc/self/fd/{descriptor}", INHERITED: [descriptor]}
+    return OwnImages(descriptor=descriptor, batch_size=batch_size)
 
 
 def _loaded(model: AnyModel) -> "Model":

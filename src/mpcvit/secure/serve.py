@@ -20,10 +20,10 @@ from mpcvit.hosts.peer import SERVER
 from mpcvit.lowering.engine import with_engine
 from mpcvit.secure.parties.agreement import terms_of
 from mpcvit.secure.parties.roles import Address, resolve, split_address
-from mpcvit.secure.run import AnyModel, default_for, engine_of, own_model
+from mpcvit.secure.run import AnyModel, default_profile_for, engine_of, model_arguments
 from mpcvit.secure.service.metrics import ServerMetrics
 from mpcvit.secure.service.quota import default_state, open_state
-from mpcvit.secure.service.requirements import find_dealer, party_arguments, require_for_two_hosts
+from mpcvit.secure.service.requirements import find_dealer, require_for_two_hosts
 from mpcvit.secure.service.server import ServeLimits, Server
 from mpcvit.secure.service.visit import ConnectionLogLine
 
@@ -64,7 +64,7 @@ def serve(
     what an administrator should know. Returns by itself only after `max_sessions`.
     """
     limits = limits or ServeLimits()
-    named, engine = load_profile(profile or default_for(model, dealer)), engine_of(model)
+    named, engine = load_profile(profile or default_profile_for(model, dealer)), engine_of(model)
     settings = with_engine(named, engine)
     host, port = resolve(listen)
     require_for_two_hosts(settings, [host], insecure_first_party=insecure_first_party)
@@ -76,7 +76,7 @@ def serve(
         folder = Path()
         if not isinstance(model, str | Path):  # parties load it from a file
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="mpcvit-")))
-        own = {**own_model(model, folder, reveal), **party_arguments(endpoint)}
+        own = model_arguments(model, folder, reveal)
         numbers = ServerMetrics()
         if metrics:
             numbers.serve(metrics)
@@ -87,6 +87,7 @@ def serve(
             raise UserError(f"cannot listen on {listen}: {error.strerror or error}") from error
         server = Server(
             own=own,
+            dealer=endpoint,
             profile=settings,
             # as named, since the client learns the engine from the answer
             terms=terms_of(named),

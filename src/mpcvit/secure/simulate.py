@@ -3,6 +3,7 @@
 import tempfile
 import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from mpcvit.artifacts.record import Reveal
 from mpcvit.lowering.program import Model
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.local_dealer import LocalDealer
-from mpcvit.secure.parties.events import Event, Journal
+from mpcvit.secure.parties.events import Connected, Journal
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.parties.threads import run_in_threads
-from mpcvit.secure.protocol import MakeImages, classify, help_others, offer_model
+from mpcvit.secure.protocol import MakeImages, run_data_owner, run_model_owner, run_third_party
 from mpcvit.secure.result import Answers
 from mpcvit.secure.spu.link import Channel
 
@@ -31,24 +32,20 @@ def simulate(
     journal: Journal,
     reveal: Reveal = Reveal.CLASS,
 ) -> Answers:
-    """What the data owner learns, by the code that parties in processes run."""
+    """Return what the data owner learns, by the code that parties in processes run."""
     places: dict[Role, DealerEndpoint] = {}
 
     def take_part(channel: Channel) -> Any:
-        role = channel.role
-
-        def report(event: Event) -> None:
-            journal.add(role, event)
-
-        report({"event": "connected", "connect_s": 0.0})
+        role, report = channel.role, partial(journal.add, channel.role)
+        report(Connected())
         match role:
             case Role.MODEL_OWNER:
-                return offer_model(channel, profile, model, report, places.get(role), reveal)
+                return run_model_owner(channel, profile, model, report, places.get(role), reveal)
             case Role.DATA_OWNER:
                 dealer = places.get(role)
-                return classify(channel, profile, make_images, batch_size, report, dealer)
+                return run_data_owner(channel, profile, make_images, batch_size, report, dealer)
             case _:
-                return help_others(channel, profile, report)
+                return run_third_party(channel, profile, report)
 
     with one_at_a_time, ExitStack() as stack:
         if profile.dealer is Dealer.THIRD_PARTY:

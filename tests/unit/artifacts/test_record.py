@@ -6,6 +6,7 @@ import pytest
 
 from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.artifacts.record import RunRecord
+from mpcvit.codec import encode, load, save
 from mpcvit.errors import UserError
 from tests.records import RECORD
 
@@ -33,8 +34,8 @@ def test_stages_are_summed_over_batches():
 
 
 def test_round_trip(tmp_path):
-    RECORD.save(tmp_path / "record.json")
-    assert RunRecord.load(tmp_path / "record.json") == RECORD
+    save(tmp_path / "record.json", RECORD)
+    assert load(RunRecord, tmp_path / "record.json") == RECORD
 
 
 def test_what_is_no_record(tmp_path):
@@ -42,11 +43,11 @@ def test_what_is_no_record(tmp_path):
     for text, expected in (
         ("{", "is not valid JSON"),
         ("{}", "its format is None"),
-        (json.dumps({**RECORD.to_dict(), "batches": 3}), "cannot be understood"),
-        (json.dumps({**RECORD.to_dict(), "new": 3}), "cannot be understood"),
+        (json.dumps({**encode(RECORD), "batches": 3}), "'batches' must be a list"),
+        (json.dumps({**encode(RECORD), "new": 3}), "unknown key 'new'"),
     ):
         path.write_text(text)
         with pytest.raises(UserError, match=expected):
-            RunRecord.load(path)
-    with pytest.raises(UserError, match="cannot read"):
-        RunRecord.load(tmp_path / "absent.json")
+            load(RunRecord, path)
+    with pytest.raises(UserError, match="there is no record"):
+        load(RunRecord, tmp_path / "absent.json")

@@ -19,7 +19,7 @@ from mpcvit.lowering.inverse_root import fit_inverse_root
 from mpcvit.lowering.lower import products_of, relative_error
 from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.secure.run import default_for
+from mpcvit.secure.run import default_profile_for
 from tests.models import random_pixels, small_checkpoint, small_config
 
 CONFIG = small_config(mlp_ratio=1.2)
@@ -43,10 +43,13 @@ def test_who_names_no_profile(program, tmp_path):
     program.save(tmp_path / "program")
     checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
     for model in (program, tmp_path / "program"):
-        assert default_for(model) == default_for(model, "c:9100") == "semi2k-dealer"
+        assert default_profile_for(model) == default_profile_for(model, "c:9100") == "semi2k-dealer"
     portable = replace(program, engine=choose_engine(load_profile("cheetah")))
     for model in (checkpoint, portable, tmp_path / "model.safetensors"):
-        assert (default_for(model), default_for(model, "c:9100")) == ("cheetah", "semi2k-dealer")
+        assert (default_profile_for(model), default_profile_for(model, "c:9100")) == (
+            "cheetah",
+            "semi2k-dealer",
+        )
 
 
 @pytest.mark.long

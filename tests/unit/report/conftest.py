@@ -10,7 +10,7 @@ from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArch
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.provenance import Provenance, write_rows
 from mpcvit.artifacts.record import BatchCost
-from mpcvit.codec import encode
+from mpcvit.codec import save
 from tests.models import small_checkpoint, small_config
 from tests.records import RECORD, stage
 from tests.searches import ALPHA, make_result
@@ -43,7 +43,7 @@ def mixed():
 
 
 def record(**changes):
-    profile = encode(load_profile("semi2k-wan"))
+    profile = load_profile("semi2k-wan")
     batch = BatchCost(images=2, stages=(stage("block 0", 1), stage("block 1", 2), stage("head", 3)))
     made = replace(
         RECORD, transport="processes", profile=profile, batches=(batch,), notes=("beware <b>",)
@@ -59,10 +59,9 @@ def places(tmp_path_factory):
     trained(mixed(), 0.8).save(folder / "mpcvit-0.3" / "seed-0" / "model.safetensors")
     make_result(ALPHA).save(folder / "search" / "seed-0" / "search.json")
     run = folder / "mpcvit-0.3" / "seed-0"
-    record().save(run / "plain.json")
-    record(form="lowered", batches=(BatchCost(images=2, stages=(stage("block 0", 1),)),)).save(
-        run / "lowered.json"
-    )
+    save(run / "plain.json", record())
+    short = (BatchCost(images=2, stages=(stage("block 0", 1),)),)
+    save(run / "lowered.json", record(form="lowered", batches=short))
     rows = [
         {"epoch": epoch, "step": epoch, "train_loss": 2 / epoch, "test_loss": 1 / epoch}
         | {"train_top1": 0.2 * epoch, "test_top1": 0.3 * epoch}

@@ -35,7 +35,7 @@ class ControlConnection:
 
 
 def session_in(folder, meet=lambda *_, **__: None):
-    party = SimpleNamespace(folder=folder, journal=Journal(), process=SimpleNamespace(meet=meet))
+    party = SimpleNamespace(folder=folder, journal=Journal(), process=SimpleNamespace(connect=meet))
     return ServerSession(
         fingerprint="f" * 64,
         party=party,

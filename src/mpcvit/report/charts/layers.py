@@ -4,9 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from mpcvit.artifacts.latency import WAN
 from mpcvit.artifacts.profile import NetworkLink
-from mpcvit.artifacts.protocols import PROTOCOLS
 from mpcvit.artifacts.record import RunRecord, StageCost
-from mpcvit.codec import decode
 from mpcvit.report.charts.chart import Origin, Point, Series, XYChart, hues
 from mpcvit.report.findings import Findings, TableKind
 
@@ -115,7 +113,7 @@ def _blocks(record: RunRecord) -> Iterable[tuple[int, StageCost]]:
 def record_name(name: str, record: RunRecord) -> str:
     """A record's name with what tells it from another run of the same network."""
     batch = record.batches[0].images
-    return f"{name}, {record.form}, {record.profile['protocol']}{at_a_time(batch)}"
+    return f"{name}, {record.form}, {record.profile.protocol.name}{at_a_time(batch)}"
 
 
 def at_a_time(images: int) -> str:
@@ -132,7 +130,7 @@ def network_of(record: RunRecord) -> NetworkLink | None:
 
     None for a protocol whose one-way messages are no rounds.
     """
-    if not PROTOCOLS[record.profile["protocol"]].counts_rounds:
+    if not record.profile.protocol.counts_rounds:
         return None
-    own = decode(NetworkLink, record.profile["network"], "network")
-    return own if own.is_emulated else WAN
+    network = record.profile.network
+    return network if network.is_emulated else WAN

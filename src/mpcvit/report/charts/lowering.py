@@ -92,7 +92,7 @@ def _costs(findings: Findings) -> Iterator[_Cost]:
         record, images = found.held, found.held.images
         network = network_of(record)
         yield _Cost(
-            network=f"{found.name.split(',')[0]}, {record.profile['protocol']}"
+            network=f"{found.name.split(',')[0]}, {record.profile.protocol.name}"
             + at_a_time(record.batches[0].images),
             form=record.form,
             exchanges=record.exchanges / len(record.batches),

@@ -1,7 +1,7 @@
 """Where a party finds its dealer."""
 
 import importlib.metadata
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from mpcvit.dealer import SPU_VERSION
@@ -29,9 +29,6 @@ class DealerEndpoint:
     key: str  # file with the dealer's public key
     tls: str  # folder with this party's certificate
     dialled: Address = ""  # where the address is reached, if elsewhere
-
-    def to_dict(self) -> dict[str, str]:
-        return asdict(self)
 
     def client(self, patience_s: float) -> DealerClient:
         require_known_spu()

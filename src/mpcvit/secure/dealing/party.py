@@ -27,6 +27,7 @@ from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.rehearsal import scripts_of
 from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.errors import PartyError
+from mpcvit.secure.parties.events import MaterialFetched
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.spu.compile import Program, compile_function
 from mpcvit.secure.spu.engine import Engine
@@ -98,14 +99,14 @@ class PartyDealing:
             self._supply.prefetch(0)
         self._follower.follow(job, self._supply)
 
-    def await_material(self) -> dict[str, Any]:
-        """Return once the next part's material is there, on both sides; tells what it took."""
+    def await_material(self) -> MaterialFetched:
+        """Wait until the next part's material is there, on both sides; return what it took."""
         started = time.perf_counter()
         if self._supply is None:
             offline = self._hear_until_ready()
         else:
             offline = self._fetch(self._supply, self._part)
-        return {**asdict(offline), "wait_s": time.perf_counter() - started}
+        return MaterialFetched(**asdict(offline), wait_s=time.perf_counter() - started)
 
     def end_part(self) -> None:
         """Make sure that all of a part's script was followed, and forget its material."""

@@ -1,25 +1,197 @@
-"""From the events that parties report to the record of a run."""
+"""Events that parties report, never with a secret; and the record that they amount to."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.artifacts.record import (
     BatchCost,
     OfflineCost,
+    Reveal,
     RunRecord,
     SetUpCost,
     StageCost,
-    stage_from_dict,
 )
-from mpcvit.codec import encode
+from mpcvit.codec import decode, encode, tagged
+from mpcvit.secure.parties.job import Request
 from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.result import Answers
 
-Event = dict[str, Any]
 Progress = Callable[[str, int, int], None]
 """Takes (what, done, total)."""
+
+
+@tagged("ready")
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """The party has loaded what it owns."""
+
+
+@tagged("connected")
+@dataclass(frozen=True, kw_only=True)
+class Connected:
+    """All parties are there."""
+
+    connect_s: float = 0.0
+
+
+@tagged("inputs made")
+@dataclass(frozen=True, kw_only=True)
+class InputsMade:
+    """The images fit the model now."""
+
+    resized: int
+    notes: tuple[str, ...] = ()
+
+
+@tagged("requested")
+@dataclass(frozen=True, kw_only=True)
+class Requested:
+    """The data owner knows the model's public half, and has asked for its images."""
+
+    request: Request
+    classes: tuple[str, ...]
+    reveal: Reveal
+
+
+@tagged("progressed")
+@dataclass(frozen=True, kw_only=True)
+class Progressed:
+    """A part of a longer step is done."""
+
+    what: str
+    done: int
+    total: int
+
+
+@tagged("prepared")
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The parties hold the same compiled program."""
+
+    compile_s: float
+    architecture: str
+    program: str
+    form: str
+    stages: int
+    notes: tuple[str, ...]
+
+
+@tagged("weights shared")
+@dataclass(frozen=True, kw_only=True)
+class WeightsShared:
+    """The weights are split among the parties, and the protocol is set up."""
+
+    weights_s: float
+    warm_up_s: float
+    warm_up_bytes: int
+    warm_up_exchanges: int
+    received_bytes: int
+
+
+@tagged("material fetched")
+@dataclass(frozen=True, kw_only=True)
+class MaterialFetched:
+    """The dealer's material for the next part of the job is there."""
+
+    received_bytes: int
+    fetch_s: float
+    wait_s: float
+
+
+@tagged("stage done")
+@dataclass(frozen=True, kw_only=True)
+class StageDone:
+    """One stage of one batch is computed."""
+
+    batch: int
+    images: int
+    cost: StageCost
+
+
+@tagged("finished")
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """All batches are computed."""
+
+    peak_bytes: int
+
+
+@tagged("measured")
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A function was run on random inputs."""
+
+    cost: StageCost
+
+
+@tagged("result")
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The data owner's answers; its own supervisor alone is sent them."""
+
+    answers: Answers
+
+
+@tagged("done")
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """Every party has received all that it was sent."""
+
+
+@tagged("failed")
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The party cannot go on."""
+
+    message: str
+    of_dealer: bool = False
+
+
+Event = (
+    Ready
+    | Connected
+    | InputsMade
+    | Requested
+    | Progressed
+    | Prepared
+    | WeightsShared
+    | MaterialFetched
+    | StageDone
+    | Finished
+    | Measured
+    | Result
+    | Done
+    | Failed
+)
+Report = Callable[[Event], None]
+Kind = TypeVar("Kind")
+
+
+def to_line(event: Event) -> bytes:
+    """Return an event as a line of JSON.
+
+    >>> to_line(Connected(connect_s=0.5))
+    b'{"is": "connected", "connect_s": 0.5}\\n'
+    """
+    return json.dumps(encode(event)).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Event:
+    """Return the event of a line.
+
+    >>> from_line(b'{"is": "connected", "connect_s": 0.5}')
+    Connected(connect_s=0.5)
+    """
+    return decode(Event, json.loads(line), "event")  # type: ignore[reportArgumentType]
+
+
+def report_compiling(report: Report) -> Callable[[int, int], None]:
+    """Return an observer of the compiler that reports what is done."""
+    return lambda done, total: report(Progressed(what="compiling", done=done, total=total))
 
 
 @dataclass
@@ -28,96 +200,85 @@ class Journal:
 
     progress: Progress = lambda what, done, total: None
     events: dict[Role, list[Event]] = field(default_factory=lambda: {role: [] for role in Role})
-    _known: set[tuple[Role, str]] = field(default_factory=set)
-    _stages_done: int = 0
+    _known: set[tuple[Role, type]] = field(default_factory=set)
 
     def add(self, role: Role, event: Event) -> None:
         self.events[role].append(event)
-        self._known.add((role, event["event"]))
+        self._known.add((role, type(event)))
         if role is not Role.DATA_OWNER:
             return
-        if event["event"] == "connected":
-            self.progress("connecting", 1, 1)
-        elif event["event"] == "progress":
-            self.progress(event["what"], event["done"], event["total"])
-        elif event["event"] == "stage":
-            self._stages_done += 1
-            request, prepared = self.find(role, "request"), self.find(role, "prepared")
-            batches = -(-request["images"] // request["batch_size"])
-            self.progress("running", self._stages_done, batches * prepared["stages"])
+        match event:
+            case Connected():
+                self.progress("connecting", 1, 1)
+            case Progressed():
+                self.progress(event.what, event.done, event.total)
+            case StageDone():
+                request, prepared = self.find(role, Requested).request, self.find(role, Prepared)
+                done, total = len(self.all(role, StageDone)), len(request.batches)
+                self.progress("running", done, total * prepared.stages)
 
-    def find(self, role: Role, name: str) -> Event:
-        return next(event for event in self.events[role] if event["event"] == name)
+    def find(self, role: Role, kind: type[Kind]) -> Kind:
+        """Return a party's first event of a kind."""
+        return next(event for event in self.events[role] if isinstance(event, kind))
 
-    def knows(self, role: Role, name: str) -> bool:
-        return (role, name) in self._known
+    def all(self, role: Role, kind: type[Kind]) -> list[Kind]:
+        return [event for event in self.events[role] if isinstance(event, kind)]
+
+    def knows(self, role: Role, kind: type) -> bool:
+        return (role, kind) in self._known
 
     def where(self, role: Role) -> str:
-        """What a party did last, for a sentence about its end."""
-        for event in reversed(self.events[role]):
-            if event["event"] == "stage":
-                return f"after {event['cost']['name']} of batch {event['batch']}"
+        """Return what a party did last, for a sentence about its end."""
+        if stages := self.all(role, StageDone):
+            return f"after {stages[-1].cost.name} of batch {stages[-1].batch}"
         return "before the first stage"
 
 
 def make_record(
     journal: Journal, roles: Sequence[Role], profile: Profile, *, transport: str
 ) -> RunRecord:
-    """The data owner's counts, with the computing time of whoever was busiest."""
-    prepared = journal.find(Role.DATA_OWNER, "prepared")
-    shared = journal.find(Role.DATA_OWNER, "shared")
-    notes = [profile.warning] if profile.warning else []
+    """Return the data owner's counts, with the computing time of the busiest party."""
+    owner = Role.DATA_OWNER
+    prepared, shared = journal.find(owner, Prepared), journal.find(owner, WeightsShared)
+    warnings = (profile.warning,) if profile.warning else ()
     return RunRecord(
         transport=transport,
-        profile=encode(profile),
-        architecture=prepared["architecture"],
-        program=prepared["program"],
-        form=prepared["form"],
-        reveal=journal.find(Role.DATA_OWNER, "request")["reveal"],
+        profile=profile,
+        architecture=prepared.architecture,
+        program=prepared.program,
+        form=prepared.form,
+        reveal=journal.find(owner, Requested).reveal,
         set_up=SetUpCost(
-            connect_s=journal.find(Role.DATA_OWNER, "connected")["connect_s"],
-            compile_s=prepared["compile_s"],
-            weights_s=shared["weights_s"],
-            warm_up_s=shared["warm_up_s"],
-            warm_up_bytes=shared["warm_up_bytes"],
-            warm_up_exchanges=shared["warm_up_exchanges"],
-            received_bytes=shared["received_bytes"],
+            connect_s=journal.find(owner, Connected).connect_s,
+            compile_s=prepared.compile_s,
+            **vars(shared),
         ),
-        batches=_batches({role: journal.events[role] for role in roles}),
-        peak_bytes={role.value: journal.find(role, "finished")["peak_bytes"] for role in roles},
-        notes=(*notes, *_notes(journal.events[Role.DATA_OWNER])),
+        batches=_batches({role: journal.all(role, StageDone) for role in roles}),
+        peak_bytes={role.value: journal.find(role, Finished).peak_bytes for role in roles},
+        notes=(*warnings, *journal.find(owner, InputsMade).notes, *prepared.notes),
         environment=Environment.current(),
-        offline=_offline(journal.events[Role.DATA_OWNER]),
+        offline=_offline(journal.all(owner, MaterialFetched)),
     )
 
 
-def _offline(events: Sequence[Event]) -> OfflineCost | None:
-    found = [event for event in events if event["event"] == "material"]
-    if not found:
+def _offline(fetched: Sequence[MaterialFetched]) -> OfflineCost | None:
+    if not fetched:
         return None
     return OfflineCost(
-        received_bytes=sum(event["received_bytes"] for event in found),
-        fetch_s=sum(event["fetch_s"] for event in found),
-        wait_s=sum(event["wait_s"] for event in found),
-        held_bytes=max(event["received_bytes"] for event in found),
+        received_bytes=sum(event.received_bytes for event in fetched),
+        fetch_s=sum(event.fetch_s for event in fetched),
+        wait_s=sum(event.wait_s for event in fetched),
+        held_bytes=max(event.received_bytes for event in fetched),
     )
 
 
-def _notes(events: Sequence[Event]) -> list[str]:
-    return [note for event in events for note in event.get("notes", ())]
-
-
-def _batches(events: Mapping[Role, Sequence[Event]]) -> tuple[BatchCost, ...]:
-    stages = {
-        role: [event for event in own if event["event"] == "stage"] for role, own in events.items()
-    }
+def _batches(stages: Mapping[Role, Sequence[StageDone]]) -> tuple[BatchCost, ...]:
     images: dict[int, int] = {}
     costs: dict[int, list[StageCost]] = {}
-    for place, event in enumerate(stages[Role.DATA_OWNER]):
-        busiest = max(own[place]["cost"]["compute_s"] for own in stages.values())
-        cost = replace(stage_from_dict(event["cost"]), compute_s=busiest)
-        images[event["batch"]] = event["images"]
-        costs.setdefault(event["batch"], []).append(cost)
+    for index, event in enumerate(stages[Role.DATA_OWNER]):
+        busiest_s = max(of_role[index].cost.compute_s for of_role in stages.values())
+        images[event.batch] = event.images
+        costs.setdefault(event.batch, []).append(replace(event.cost, compute_s=busiest_s))
     return tuple(
         BatchCost(images=images[batch], stages=tuple(of_batch)) for batch, of_batch in costs.items()
     )

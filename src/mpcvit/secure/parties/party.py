@@ -1,9 +1,9 @@
 """One party as a process of its own: takes a job from its supervisor, and reports to it.
 
-Supervisor and party share a socket. A first line of JSON tells the party what
-it owns; once that is loaded, a second one tells where the parties meet, and
-under which profile. Every event is a line too. A party whose supervisor is gone
-ends itself, so that none is left over.
+Supervisor and party share a socket. A first line of JSON names what the party
+owns. Once that is loaded, a second one names where the parties meet, and under
+which profile. Every event is a line too. A party whose supervisor is gone ends
+itself, so that none is left over.
 """
 
 import contextlib
@@ -15,31 +15,46 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn, TypeVar
 
 import numpy as np
 
-from mpcvit.artifacts.profile import Profile
-from mpcvit.artifacts.record import Reveal
 from mpcvit.codec import decode
-from mpcvit.data import make_inputs
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.hosts.hardening import protect_memory
-from mpcvit.lowering.program import Model, load_model
-from mpcvit.secure.card import ModelCard
-from mpcvit.secure.dealing.endpoint import DealerEndpoint
-from mpcvit.secure.parties.events import Event
+from mpcvit.lowering.program import load_model
+from mpcvit.secure.parties.events import (
+    Connected,
+    Done,
+    Event,
+    Failed,
+    Ready,
+    Report,
+    Result,
+    to_line,
+)
+from mpcvit.secure.parties.job import (
+    Meeting,
+    OwnFunction,
+    OwnImages,
+    OwnModel,
+    OwnNothing,
+    PartyJob,
+)
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.probe import measure_component
-from mpcvit.secure.protocol import Report, Request, classify, help_others, offer_model
+from mpcvit.secure.probe import measure_function_here
+from mpcvit.secure.protocol import images_of, run_data_owner, run_model_owner, run_third_party
 from mpcvit.secure.spu.link import Channel, connect
+
+Message = TypeVar("Message")
 
 
 def main() -> None:
+    """Do a role's part, under a supervisor at the other end of a socket."""
     protect_memory()
     control = socket.socket(fileno=int(sys.argv[1]))
     lines = control.makefile("rb")
@@ -47,95 +62,95 @@ def main() -> None:
 
     def report(event: Event) -> None:
         with lock:
-            control.sendall(json.dumps(event).encode() + b"\n")
+            control.sendall(to_line(event))
 
     try:
-        if (job := _read_line(lines)) is None:
+        if (job := _read(PartyJob, lines)) is None:
             _exit(1)
-        scratch = Path(job["scratch"])
-        model, images = _load_model(job), _load_images(job)
-        report({"event": "ready"})
-        if (meeting := _read_line(lines)) is None:
-            _abandon(scratch)
-        watcher = threading.Thread(target=_end_with_supervisor, args=(lines, scratch), daemon=True)
+        take_part = _load(job)
+        report(Ready())
+        if (meeting := _read(Meeting, lines)) is None:
+            _abandon(job.scratch)
+        watcher = threading.Thread(
+            target=_end_with_supervisor, args=(lines, job.scratch), daemon=True
+        )
         watcher.start()
-        link = take_part(job, model, images, meeting, report)
+        channel = _connect(job.role, meeting, report)
+        take_part(channel, meeting, report)
+        channel.part()
+        report(Done())
         # the others' last receipts must find this process and its link, or theirs would come down
         watcher.join()
-        del link
     except UserError as error:
-        of_dealer = isinstance(error, DealerError)
-        report({"event": "error", "message": str(error), "of_dealer": of_dealer})
+        report(Failed(message=str(error), of_dealer=isinstance(error, DealerError)))
         _exit(2)
     except Exception as error:
         traceback.print_exc()  # into the party's own log
-        report({"event": "error", "message": f"unexpected {type(error).__name__}: {error}"})
+        report(Failed(message=f"unexpected {type(error).__name__}: {error}"))
         _exit(1)
     _exit(0)
 
 
-def take_part(
-    job: Mapping[str, Any],
-    model: Model | None,
-    images: Any,
-    meeting: Mapping[str, Any],
-    report: Report,
-) -> Channel:
-    """Do a role's part. A job holds the secrets' places of its own role, and no other's.
+def _load(job: PartyJob) -> Callable[[Channel, Meeting, Report], None]:
+    """Load what a party owns; return how it takes part with that."""
+    match job.own:
+        case OwnModel(path=path, reveal=reveal):
+            model = load_model(path)
 
-    The link ends when nobody holds the channel any more.
-    """
-    role = Role(job["role"])
-    profile = decode(Profile, meeting["profile"], "profile")
+            def take_part(channel: Channel, meeting: Meeting, report: Report) -> None:
+                run_model_owner(
+                    *(channel, meeting.profile, model, report, job.dealer),
+                    reveal=reveal,
+                    announced=meeting.announced,
+                )
+
+        case OwnImages() as own:
+            pictures = _load_images(own)
+
+            def take_part(channel: Channel, meeting: Meeting, report: Report) -> None:
+                images = images_of(pictures, report)
+                answers = run_data_owner(
+                    channel, meeting.profile, images, own.batch_size, report, job.dealer
+                )
+                report(Result(answers=answers))
+
+        case OwnFunction(name=name, model=shape):
+
+            def take_part(channel: Channel, meeting: Meeting, report: Report) -> None:
+                measure_function_here(channel, meeting.profile, name, shape, report)
+
+        case OwnNothing():
+
+            def take_part(channel: Channel, meeting: Meeting, report: Report) -> None:
+                run_third_party(channel, meeting.profile, report)
+
+    return take_part
+
+
+def _connect(role: Role, meeting: Meeting, report: Report) -> Channel:
     started = time.perf_counter()
     channel = connect(
         role,
-        profile.protocol,
-        {Role(name): address for name, address in meeting["addresses"].items()},
-        profile.limits,
-        meeting["session"],
-        Credentials(folder=Path(meeting["tls"])) if "tls" in meeting else None,
+        meeting.profile.protocol,
+        meeting.addresses,
+        meeting.profile.limits,
+        meeting.session,
+        None if meeting.tls is None else Credentials(folder=meeting.tls),
     )
-    report({"event": "connected", "connect_s": time.perf_counter() - started})
-    dealer = DealerEndpoint(**job["dealer"]) if "dealer" in job else None
-    if "component" in job:
-        measure_component(channel, profile, job["component"], job["shape"], report)
-    elif model is not None:
-        announced = None
-        if "images" in meeting:
-            announced = Request(images=meeting["images"], batch_size=meeting["batch_size"])
-        reveal = Reveal(job["reveal"])
-        offer_model(channel, profile, model, report, dealer, reveal=reveal, announced=announced)
-    elif role is Role.DATA_OWNER:
-
-        def make_images(card: ModelCard) -> np.ndarray:
-            inputs = make_inputs(images, card.model, card.data)
-            report({"event": "inputs", "resized": inputs.resized})
-            return inputs.images
-
-        answers = classify(channel, profile, make_images, job["batch_size"], report, dealer)
-        report({"event": "result", **answers.to_dict()})
-    else:
-        help_others(channel, profile, report)
-    channel.part()
-    report({"event": "done"})
+    report(Connected(connect_s=time.perf_counter() - started))
     return channel
 
 
-def _load_model(job: Mapping[str, Any]) -> Model | None:
-    return load_model(Path(job["model"])) if "model" in job else None
+def _load_images(own: OwnImages) -> Sequence[Path] | np.ndarray:
+    if own.descriptor is None:
+        return own.files
+    return np.load(f"/proc/self/fd/{own.descriptor}", allow_pickle=False)
 
 
-def _load_images(job: Mapping[str, Any]) -> Any:
-    """Return a list of picture files, or an array of pictures."""
-    source = job.get("images")
-    return np.load(source, allow_pickle=False) if isinstance(source, str) else source
-
-
-def _read_line(lines: BinaryIO) -> dict[str, Any] | None:
+def _read(kind: type[Message], lines: BinaryIO) -> Message | None:
     """Return the supervisor's next message, or None if the supervisor is gone."""
     line = lines.readline()
-    return json.loads(line) if line.endswith(b"\n") else None
+    return decode(kind, json.loads(line), "message") if line.endswith(b"\n") else None
 
 
 def _end_with_supervisor(lines: BinaryIO, scratch: Path) -> None:

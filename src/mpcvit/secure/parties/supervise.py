@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer
@@ -24,26 +23,24 @@ from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from mpcvit.data.cache import CACHE_VARIABLE, default_folder
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
+from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.errors import PartyError
-from mpcvit.secure.parties.events import Event, Journal
+from mpcvit.secure.parties.events import Done, Event, Failed, Journal, Ready, from_line
+from mpcvit.secure.parties.job import Meeting, Own, OwnImages, OwnNothing, PartyJob, Request
 from mpcvit.secure.parties.roles import Address, Role, roles_of
 from mpcvit.secure.parties.sockets import UNIX, unix_address
 from mpcvit.secure.parties.wan import Relay, Route
 
 OWN_SOCKET = "own.sock"
 _PARTY = "mpcvit.secure.parties.party"
-INHERITED = "descriptors"
-"""Names the open files that a party takes over, in the mapping of what it owns."""
 
 
-def run_processes(
-    own: Mapping[Role, Mapping[str, Any]], profile: Profile, journal: Journal
-) -> Event:
+def run_processes(owned: Mapping[Role, Own], profile: Profile, journal: Journal) -> None:
     """Run every role in a process of its own, through the profile's network.
 
-    `own` holds what each role alone knows: the place of its model or images. Gives
-    the data owner's result.
+    `owned` is what each role alone knows: the place of its model or images. The journal
+    holds the data owner's result afterwards.
     """
     roles = roles_of(profile.protocol)
     session = secrets.token_hex(16)
@@ -57,23 +54,24 @@ def run_processes(
         parties = []
         for role in roles:
             (folder / _folder_name(role)).mkdir()
-        dialled = _dialled(listening, profile, stack)
+        dialled = _addresses_by_role(listening, profile, stack)
+        dealers: Mapping[Role, DealerEndpoint] = {}
         if dealer is not None:
-            own = _with_dealer(own, dealer, dialled)
+            dealers = dealer.places({role: found[Role.DEALER] for role, found in dialled.items()})
         for role in roles:
             party = PartyProcess(
                 role,
-                own.get(role, {}),
+                owned.get(role, OwnNothing()),
                 folder / _folder_name(role),
+                dealer=dealers.get(role),
                 scratch=folder,
                 parties_here=len(roles),
             )
             parties.append(stack.enter_context(party))
         for party in parties:
             peers = {role: dialled[party.role][role] for role in roles if role is not party.role}
-            party.meet(peers, session, profile)
+            party.connect(peers, session, profile)
         watch(parties, profile, journal)
-    return journal.find(Role.DATA_OWNER, "result")
 
 
 def _folder_name(role: Role) -> str:
@@ -85,19 +83,7 @@ def own_address(folder: Path) -> Address:
     return unix_address(folder / OWN_SOCKET)
 
 
-def _with_dealer(
-    own: Mapping[Role, Mapping[str, Any]],
-    dealer: LocalDealer,
-    dialled: Mapping[Role, Mapping[Role, Address]],
-) -> dict[Role, dict[str, Any]]:
-    """Return what each role knows, with the place of the dealer."""
-    places = dealer.places({role: found[Role.DEALER] for role, found in dialled.items()})
-    return {
-        role: {**own.get(role, {}), "dealer": place.to_dict()} for role, place in places.items()
-    }
-
-
-def _dialled(
+def _addresses_by_role(
     listening: Mapping[Role, Address], profile: Profile, stack: ExitStack
 ) -> dict[Role, dict[Role, Address]]:
     """Where each role finds itself and the others: directly, or through the relay."""
@@ -130,25 +116,21 @@ class PartyProcess:
     def __init__(
         self,
         role: Role,
-        own: Mapping[str, Any],
+        own: Own,
         folder: Path,
         *,
+        dealer: DealerEndpoint | None = None,
         scratch: Path | None = None,
         parties_here: int = 1,
     ) -> None:
         self.role = role
-        inherited = own.get(INHERITED, [])
+        descriptor = own.descriptor if isinstance(own, OwnImages) else None
+        inherited = [] if descriptor is None else [descriptor]
         self._folder = folder
         self.control, theirs = socket.socketpair()
         with (folder / "party.log").open("wb") as log, theirs:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "mpcvit.secure.parties.party",
-                    str(theirs.fileno()),
-                    str(folder),
-                ],
+                [sys.executable, "-m", _PARTY, str(theirs.fileno()), str(folder)],
                 pass_fds=[theirs.fileno(), *inherited],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -166,14 +148,16 @@ class PartyProcess:
         for descriptor in inherited:
             os.close(descriptor)
         self._unread = b""
-        self._tell({"role": role.value, "scratch": str(scratch or folder), **own})
+        self._send(PartyJob(role=role, scratch=scratch or folder, own=own, dealer=dealer))
 
-    def meet(
+    def connect(
         self,
         peers: Mapping[Role, Address],
         session: str,
         profile: Profile,
-        **terms: Any,
+        *,
+        announced: Request | None = None,
+        tls: Path | None = None,
     ) -> None:
         """Send the party to its peers, under a session's name that all of them know.
 
@@ -187,17 +171,23 @@ class PartyProcess:
                 addresses[role] = unix_address(Path(name))
             else:
                 addresses[role] = address
-        self._tell(
-            {"addresses": addresses, "session": session, "profile": encode(profile), **terms}
+        self._send(
+            Meeting(
+                addresses=addresses,
+                session=session,
+                profile=profile,
+                announced=announced,
+                tls=tls,
+            )
         )
 
-    def _tell(self, document: Mapping[str, Any]) -> None:
+    def _send(self, message: PartyJob | Meeting) -> None:
         # a party that has died is noticed when its events end
         with contextlib.suppress(ConnectionError):
-            self.control.sendall(json.dumps(document).encode() + b"\n")
+            self.control.sendall(json.dumps(encode(message)).encode() + b"\n")
 
     def read_events(self) -> list[Event] | None:
-        """What the party has reported since; None once its line is closed."""
+        """Return what the party has reported since, or None once its line is closed."""
         try:
             piece = self.control.recv(1 << 20)
         except ConnectionError:
@@ -205,7 +195,7 @@ class PartyProcess:
         if not piece:
             return None
         *lines, self._unread = (self._unread + piece).split(b"\n")
-        return [json.loads(line) for line in lines]
+        return [from_line(line) for line in lines]
 
     def how_it_ended(self) -> str:
         code = self.process.wait()
@@ -238,7 +228,7 @@ def wait_until_ready(party: PartyProcess, profile: Profile, journal: Journal) ->
     deadline = time.monotonic() + profile.limits.silence_s
     arrivals = select.poll()  # unlike select, for descriptors of any number
     arrivals.register(party.control, select.POLLIN)
-    while not journal.knows(party.role, "ready"):
+    while not journal.knows(party.role, Ready):
         if not arrivals.poll(1000):
             if time.monotonic() > deadline:
                 raise PartyError(f"the {party.role.value}'s process did not start")
@@ -265,7 +255,7 @@ def watch(
     with selectors.DefaultSelector() as selector:
         for party in parties:
             selector.register(party.control, selectors.EVENT_READ, party)
-        while not is_enough() and not all(journal.knows(party.role, "done") for party in parties):
+        while not is_enough() and not all(journal.knows(party.role, Done) for party in parties):
             for key, _ in selector.select(timeout=1.0):
                 last_s = time.monotonic()
                 if not _collect(key.data, journal):
@@ -279,9 +269,8 @@ def _collect(party: PartyProcess, journal: Journal) -> bool:
     """Take what a party has reported; whether more may come."""
     events = party.read_events()
     for event in events or ():
-        if event["event"] == "error":
-            kind = DealerError if event.get("of_dealer") else UserError
-            raise kind(event["message"])
+        if isinstance(event, Failed):
+            raise (DealerError if event.of_dealer else UserError)(event.message)
         journal.add(party.role, event)
     return events is not None
 

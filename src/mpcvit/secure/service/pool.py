@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Any
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.hosts.tasks import end_tasks
+from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.parties.events import Journal
+from mpcvit.secure.parties.job import OwnModel
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.parties.supervise import PartyProcess, wait_until_ready
 
@@ -28,12 +30,20 @@ _MAX_BACKOFF_S = 30.0
 class StandbyParty:
     """A model owner's process that waits for a client; `places` of them share the machine."""
 
-    def __init__(self, own: Mapping[str, Any], profile: Profile, places: int = 1) -> None:
+    def __init__(
+        self,
+        own: OwnModel,
+        profile: Profile,
+        places: int = 1,
+        dealer: DealerEndpoint | None = None,
+    ) -> None:
         self.journal = Journal()
         with ExitStack() as stack:
             name = stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-"))
             self.folder = Path(name)
-            party = PartyProcess(Role.MODEL_OWNER, own, self.folder, parties_here=places)
+            party = PartyProcess(
+                Role.MODEL_OWNER, own, self.folder, dealer=dealer, parties_here=places
+            )
             self.process = stack.enter_context(party)
             wait_until_ready(self.process, profile, self.journal)
             self._stack = stack.pop_all()

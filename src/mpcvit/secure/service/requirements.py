@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer, Truncation, names_of
@@ -51,11 +50,6 @@ def require_engine(engine: EngineChoice | None) -> None:
             f"{engine.fraction_bits} fraction bits, under which results may be wrong; this client "
             f"takes 128 bits with at most {_MAX_LOCAL_FRACTION_BITS}"
         )
-
-
-def party_arguments(dealer: DealerEndpoint | None) -> dict[str, Any]:
-    """Return what a party's process needs to know of the dealer."""
-    return {} if dealer is None else {"dealer": dealer.to_dict()}
 
 
 def find_dealer(

@@ -20,7 +20,9 @@ from mpcvit.hosts.credentials import Credentials, ListeningContext
 from mpcvit.hosts.door import Door, DoorLimits, Guest, RefusedError
 from mpcvit.hosts.peer import CLIENT, Peer
 from mpcvit.lowering.engine import EngineChoice
+from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.parties.agreement import Terms, difference
+from mpcvit.secure.parties.job import OwnModel
 from mpcvit.secure.parties.roles import Address, Role
 from mpcvit.secure.service.control import ControlConnection
 from mpcvit.secure.service.messages import Answer, Hello, Join, Verdict, encode, read_first
@@ -64,7 +66,8 @@ class Server:
     def __init__(
         self,
         *,
-        own: dict[str, Any],
+        own: OwnModel,
+        dealer: DealerEndpoint | None = None,
         profile: Profile,
         terms: Terms,
         engine: EngineChoice | None,
@@ -78,7 +81,8 @@ class Server:
         log: Callable[[ConnectionLogLine], None],
         note: Callable[[str], None],
     ) -> None:
-        self._own, self._profile, self._terms, self._engine = own, profile, terms, engine
+        self._own, self._dealer = own, dealer
+        self._profile, self._terms, self._engine = profile, terms, engine
         self._credentials, self._limits, self._state = credentials, limits, state
         self._advertise, self._metrics = advertise, metrics
         self._sessions_left = max_sessions
@@ -91,7 +95,7 @@ class Server:
         context = ListeningContext(self._credentials, self._note)
         self._pool = Pool(
             self._limits.places,
-            partial(StandbyParty, self._own, self._profile, self._limits.places),
+            partial(StandbyParty, self._own, self._profile, self._limits.places, self._dealer),
             self._note,
         )
         door = Door(

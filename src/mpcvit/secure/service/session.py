@@ -11,6 +11,7 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.errors import UserError
 from mpcvit.hosts.door import Guest, Stream
 from mpcvit.secure.errors import PartyError
+from mpcvit.secure.parties.job import Request
 from mpcvit.secure.parties.roles import Role, roles_of
 from mpcvit.secure.parties.sockets import unix_address
 from mpcvit.secure.parties.supervise import own_address, watch
@@ -61,12 +62,11 @@ class ServerSession:
             await self._tunnel.open()
             self.control.send(welcome)
             tunnel = unix_address(self.party.folder / _TUNNEL_SOCKET)
-            self.party.process.meet(
+            self.party.process.connect(
                 {Role.DATA_OWNER: tunnel},
                 self.name,
                 self.profile,
-                images=hello.images,
-                batch_size=hello.batch_size,
+                announced=Request(images=hello.images, batch_size=hello.batch_size),
             )
             await in_thread(self._watch)
             reason = ""

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from mpcvit.secure.parties.events import Event, Journal
+from mpcvit.secure.parties.events import Journal, StageDone
 from mpcvit.secure.parties.roles import Address, Role
 
 
@@ -60,23 +60,21 @@ class Visitor:
     @property
     def images(self) -> int:
         """How many images were answered so far."""
-        stages = self._stages()
-        return sum(stage["images"] for stage in stages if stage["cost"]["name"] == "output")
+        return sum(stage.images for stage in self._stages() if stage.cost.name == "output")
 
     def to_line(self) -> ConnectionLogLine:
-        costs = [stage["cost"] for stage in self._stages()]
+        costs = [stage.cost for stage in self._stages()]
         return ConnectionLogLine(
             time=self._time,
             peer=self.peer,
             certificate=self.certificate,
             images=self.images,
-            sent_bytes=sum(cost["sent_bytes"] for cost in costs),
-            received_bytes=sum(cost["received_bytes"] for cost in costs),
-            exchanges=sum(cost["exchanges"] for cost in costs),
+            sent_bytes=sum(cost.sent_bytes for cost in costs),
+            received_bytes=sum(cost.received_bytes for cost in costs),
+            exchanges=sum(cost.exchanges for cost in costs),
             seconds=round(time.monotonic() - self._started, 2),
             ended=self.ended,
         )
 
-    def _stages(self) -> list[Event]:
-        events = [] if self.journal is None else self.journal.events[Role.MODEL_OWNER]
-        return [event for event in events if event["event"] == "stage"]
+    def _stages(self) -> list[StageDone]:
+        return [] if self.journal is None else self.journal.all(Role.MODEL_OWNER, StageDone)

@@ -1,6 +1,7 @@
 """From secret logits to what may be opened of them, and back from what was opened."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -112,8 +113,16 @@ class Opening:
         if (chosen.sum(axis=1)[trusted] != expected).any():
             raise PartyError("the opened answer is none: the parties did not compute the same")
         return Answers(
-            reveal=self.reveal, values=values, chosen=chosen, trusted=trusted, close=close
+            reveal=self.reveal,
+            values=None if values is None else _rows(values),
+            chosen=_rows(chosen),
+            trusted=tuple(trusted.tolist()),
+            close=tuple(close.tolist()),
         )
+
+
+def _rows(array: np.ndarray) -> tuple[tuple[Any, ...], ...]:
+    return tuple(map(tuple, array.tolist()))
 
 
 def _bits(columns: np.ndarray) -> np.ndarray:
