@@ -54,7 +54,7 @@ def report(
     from mpcvit.errors import UserError
     from mpcvit.experiments.published import published_trade_offs
     from mpcvit.report.figures import write_figures
-    from mpcvit.report.findings import gather
+    from mpcvit.report.collect import collect
     from mpcvit.report.live import counting
     from mpcvit.report.page import make_sections, write_page
 
@@ -65,14 +65,14 @@ def report(
         raise UserError("name at least one run, record or table; or use --docs")
     table = None if latency is None else LatencyTable.load(latency)
     with counting() as progress:
-        findings = gather(places, table, progress)
-        if findings.is_empty:
+        collected = collect(places, table, progress)
+        if collected.is_empty:
             raise UserError("none of these places holds a run, a record or a table")
-        sections = make_sections(findings, published_trade_offs() if published else [])
-        write_page(out, findings, sections, title=title)
+        sections = make_sections(collected, published_trade_offs() if published else [])
+        write_page(out, collected, sections, title=title)
         charts = [chart for section in sections for chart in section.charts]
         drawn = [] if figures is None else write_figures(figures, charts, progress)
-    for reason in findings.skipped:
+    for reason in collected.skipped:
         typer.echo(f"left out: {reason}", err=True)
     if as_json:
         print_json(
@@ -80,7 +80,7 @@ def report(
                 "report": str(out),
                 "charts": [chart.id for chart in charts],
                 "figures": [str(path) for path in drawn],
-                "skipped": list(findings.skipped),
+                "skipped": list(collected.skipped),
             }
         )
         return
@@ -107,12 +107,12 @@ def write_report(
 ) -> list[str]:
     """The page of another command's results; gives the names of its charts."""
     from mpcvit.experiments.published import published_trade_offs
-    from mpcvit.report.findings import gather
+    from mpcvit.report.collect import collect
     from mpcvit.report.live import counting
     from mpcvit.report.page import make_sections, write_page
 
     with counting() as progress:
-        findings = gather(places, progress=progress)
-    sections = make_sections(findings, published_trade_offs() if published else [])
-    write_page(page, findings, sections, title=title)
+        collected = collect(places, progress=progress)
+    sections = make_sections(collected, published_trade_offs() if published else [])
+    write_page(page, collected, sections, title=title)
     return [chart.id for section in sections for chart in section.charts]

@@ -24,7 +24,7 @@ from mpcvit.codec import read_toml
 from mpcvit.errors import UserError
 from mpcvit.report.charts.lowering import charts as lowering_charts
 from mpcvit.report.figures import write_figures
-from mpcvit.report.findings import gather
+from mpcvit.report.collect import collect
 from mpcvit.report.method import write_method
 from mpcvit.storage import replacing
 
@@ -89,7 +89,7 @@ def write_tables(root: Path) -> list[Path]:
 def write_figures_of_docs(root: Path) -> list[Path]:
     """Draw the figures of the README, and return their files."""
     folder = root / "docs" / "figures"
-    collected = gather([root / "results" / "secure" / "lowering-dealer.csv"])
+    collected = collect([root / "results" / "secure" / "lowering-dealer.csv"])
     charts = [chart for chart in lowering_charts(collected) if chart.id == "lowered-measured-s"]
     return [write_method(folder / "method.png"), *write_figures(folder, charts, formats=("png",))]
 

@@ -1,8 +1,13 @@
-"""The report's charts on paper: PNG and SVG by matplotlib, from the same data as the page's."""
+"""Draws charts with matplotlib: as files, and as SVG for the page."""
 
-from collections.abc import Callable, Sequence
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from mpcvit.report.charts.chart import BarChart, Chart, GridChart, Panel, XYChart
 from mpcvit.storage import replacing
@@ -14,6 +19,22 @@ _COLOURS = (
     *("#E69F00", "#56B4E9", "#882255", "#666666"),
 )
 _MARKERS = "osD^v"
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+# Offsets in points and alignments of a label: right, left, above, below.
+_SIDES = (
+    ((5, 0), "left", "center"),
+    ((-5, 0), "right", "center"),
+    ((0, 6), "center", "bottom"),
+    ((0, -6), "center", "top"),
+)
+
+
+def write_figure(path: Path, charts: Sequence[Chart], dpi: int = 120) -> None:
+    """Write charts as panels of one picture, in the format that the file's name ends with."""
+    form = path.suffix[1:]
+    with _settings(charts[0].id), replacing(path) as temporary:
+        metadata = {"Date": None} if form == "svg" else {}
+        draw(charts).savefig(temporary, format=form, dpi=dpi, metadata=metadata)
 
 
 def write_figures(
@@ -23,166 +44,296 @@ def write_figures(
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Write each chart as one file per format, and return the files."""
-    import matplotlib
-
     written = []
     for done, chart in enumerate(charts):
         progress("drawing", done, len(charts))
-        # text stays text, to be searched and edited; and equal charts give equal files
-        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": chart.id}):
-            figure = _figure(chart)
-            for form in formats:
-                path = folder / f"{chart.id}.{form}"
-                metadata = {"Date": None} if form == "svg" else {}
-                with replacing(path) as temporary:
-                    figure.savefig(temporary, format=form, dpi=200, metadata=metadata)
-                written.append(path)
+        for form in formats:
+            written.append(folder / f"{chart.id}.{form}")
+            write_figure(written[-1], [chart], dpi=200)
     return written
 
 
-def _figure(chart: Chart) -> Any:
+def to_svg(chart: Chart) -> str:
+    """Return a chart as an SVG element, in which every value has a tooltip."""
+    content = io.StringIO()
+    with _settings(chart.id):
+        figure = draw([chart])
+        figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
+    root = ElementTree.fromstring(content.getvalue())
+    for metadata in root.findall(f"{{{_SVG}}}metadata"):
+        root.remove(metadata)
+    tips = figure.tips  # type: ignore[attr-defined]
+    referenced = set(re.findall(r'(?:href="|url\()#([^")]+)', content.getvalue()))
+    for element in list(root.iter()):
+        if (address := element.attrib.pop(f"{{{_XLINK}}}href", None)) is not None:
+            element.set("href", address)
+        name = element.get("id", "")
+        if name and name not in referenced:  # those of other charts would be the same
+            del element.attrib["id"]
+        if name in tips:
+            # each marker of a line, or the bar or cell itself
+            marked = element.findall(f".//{{{_SVG}}}use") or [element]
+            for target, text in zip(marked, tips[name], strict=False):
+                title = ElementTree.Element(f"{{{_SVG}}}title")
+                title.text = text
+                target.insert(0, title)
+    root.set("role", "img")
+    root.set("aria-label", chart.title)
+    ElementTree.register_namespace("", _SVG)
+    text = ElementTree.tostring(root, encoding="unicode")
+    # ink follows the page, which may be dark
+    return text.replace("#000000", "currentColor").replace('fill="black"', 'fill="currentColor"')
+
+
+def draw(charts: Sequence[Chart]) -> Any:
+    """Return a matplotlib figure with a panel for each chart.
+
+    `figure.tips` holds the words for each value, by the name of what draws it.
+    """
+    from matplotlib.figure import Figure
+
+    columns = 1 if len(charts) == 1 else 2
+    lines = [charts[start : start + columns] for start in range(0, len(charts), columns)]
+    heights = [max(_height(chart) for chart in line) for line in lines]
+    width = max(_width(chart) for chart in charts)
+    figure: Any = Figure(figsize=(columns * width, sum(heights)), layout="constrained")
+    figure.tips = {}
+    panels = [figure]
+    if len(charts) > 1:
+        ratios = {"height_ratios": heights, "squeeze": False}
+        panels = figure.subfigures(len(lines), columns, **ratios).reshape(-1)
+    for panel, chart in zip(panels, charts, strict=False):
+        drawers: dict[type, Any] = {XYChart: _plane, BarChart: _bars, GridChart: _grids}
+        drawers[type(chart)](panel, chart, figure.tips)
+    labelled = [chart for chart in charts if isinstance(chart, XYChart) and chart.labelled]
+    if labelled:
+        figure.draw_without_rendering()  # places the axes
+        for panel, chart in zip(panels, charts, strict=False):
+            if chart in labelled and isinstance(chart, XYChart):
+                _write_labels(panel.axes[0], chart)
+    return figure
+
+
+@contextmanager
+def _settings(salt: str) -> Iterator[None]:
+    """Keep text as text, to be searched and edited; and let equal charts give equal files."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        yield
+
+
+def _height(chart: Chart) -> float:
     match chart:
         case XYChart():
-            return _plane(chart)
+            return 4.2 + 0.1 * len(chart.series)
         case BarChart():
-            return _bars(chart)
+            bars = 1 if chart.stacked else len(chart.series)
+            return 1.4 + 0.15 * len(chart.categories) * (bars + 0.6)
         case GridChart():
-            return _grids(chart)
+            lines = -(-len(chart.panels) // _columns(chart))
+            return lines * (0.3 * max(len(panel.cells) for panel in chart.panels) + 0.9) + 0.5
 
 
-def _plane(chart: XYChart) -> Any:
-    figure, axes = _sheet(7.0, 4.2 + 0.1 * len(chart.series))
-    for series in chart.series:
-        xs, ys = ([getattr(point, axis) for point in series.points] for axis in "xy")
-        published = series.origin == "published"
+def _width(chart: Chart) -> float:
+    if not isinstance(chart, GridChart):
+        return 7.0
+    widest = max(len(panel.columns) for panel in chart.panels)
+    return max(4.0, _columns(chart) * (0.34 * min(widest, 16) + 1.0))
+
+
+def _columns(chart: GridChart) -> int:
+    return min(3, len(chart.panels))
+
+
+def _plane(panel: Any, chart: XYChart, tips: dict[str, list[str]]) -> None:
+    axes = panel.subplots()
+    met: Counter[int] = Counter()
+    for index, series in enumerate(chart.series):
+        marker = _MARKERS[(max(series.hue, 0) + met[series.hue]) % len(_MARKERS)]
+        met[series.hue] += 1
         axes.plot(
-            xs,
-            ys,
+            [point.x for point in series.points],
+            [point.y for point in series.points],
             linestyle="--" if series.dashed else "-",
             linewidth=6 if series.hue < 0 else 1.3,
             alpha=0.3 if series.hue < 0 else 1,
-            marker=_MARKERS[series.mark % len(_MARKERS)] if series.marked else "",
+            marker=marker if series.marked else "",
             markersize=5,
-            markerfacecolor="white" if published else None,
+            markerfacecolor="none" if series.origin == "published" else None,
             color=_colour(series.hue),
             label=series.name,
+            gid=f"{chart.id}-{index}",
         )
-        for point in series.points:
-            if series.marked and point.low is not None and point.high is not None:
-                axes.vlines(point.x, point.low, point.high, colors=_colour(series.hue), alpha=0.6)
+        tips[f"{chart.id}-{index}"] = [series.name]
+        if series.marked:
+            tips[f"{chart.id}-{index}"] = [_tell(chart, series.name, p) for p in series.points]
+            for point in series.points:
+                if point.low is not None and point.high is not None:
+                    reach = (point.x, point.low, point.high)
+                    axes.vlines(*reach, colors=_colour(series.hue), alpha=0.6)
     if chart.log:
         axes.set(xscale="log", yscale="log")
-    if chart.from_zero:
-        axes.set_ylim(bottom=0)
+    if chart.y_range is not None:
+        axes.set_ylim(*chart.y_range)
     if chart.whole_x:
         axes.locator_params(axis="x", integer=True)
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label, title=chart.title)
     axes.grid(alpha=0.3)
-    _legend(figure, axes, len(chart.series))
-    return figure
+    # inside where there are few, below where many would hide the chart
+    if len(chart.series) > 4:
+        panel.legend(loc="outside lower center", ncols=2, fontsize="small")
+    elif chart.series:
+        axes.legend(fontsize="small")
 
 
-def _bars(chart: BarChart) -> Any:
+def _tell(chart: XYChart, series: str, point: Any) -> str:
+    interval = "" if point.low is None else f" ({_shown(point.low)} to {_shown(point.high)})"
+    distinct = point.label and point.label != series.split(",")[0]
+    lines = [
+        f"{point.label} · {series}" if distinct else series,
+        f"{chart.y_label}: {_shown(point.y)}{interval}",
+        f"{chart.x_label}: {_shown(point.x)}",
+        *(f"{name}: {value}" for name, value in point.facts.items() if value),
+    ]
+    return "\n".join(lines)
+
+
+def _write_labels(axes: Any, chart: XYChart) -> None:
+    """Write each label where it hides nothing, or not at all."""
+    from matplotlib.transforms import Bbox
+
+    points = [p for series in chart.series if series.hue >= 0 for p in series.points]
+    middles = axes.transData.transform([(point.x, point.y) for point in points])
+    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in middles]
+    for point in points:
+        for offset, across, along in _SIDES:
+            text = axes.annotate(
+                point.label,
+                (point.x, point.y),
+                xytext=offset,
+                textcoords="offset points",
+                ha=across,
+                va=along,
+                fontsize=7,
+            )
+            text.set_in_layout(False)
+            box = text.get_window_extent()
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
+
+
+def _bars(panel: Any, chart: BarChart, tips: dict[str, list[str]]) -> None:
+    axes = panel.subplots()
     lines = 1 if chart.stacked else len(chart.series)
     step = lines + 0.6
-    figure, axes = _sheet(7.0, 1.2 + 0.15 * len(chart.categories) * step)
     before = [0.0] * len(chart.categories)
     for offset, series in enumerate(chart.series):
-        known = [(place, value) for place, value in enumerate(series.values) if value is not None]
-        published = series.origin == "published"
-        axes.barh(
-            [step * place + (0 if chart.stacked else offset) for place, _ in known],
+        known = [(index, value) for index, value in enumerate(series.values) if value is not None]
+        bars = axes.barh(
+            [step * index + (0 if chart.stacked else offset) for index, _ in known],
             [value for _, value in known],
-            left=[before[place] for place, _ in known] if chart.stacked else None,
+            left=[before[index] for index, _ in known] if chart.stacked else None,
             height=0.85,
-            color="white" if published else _colour(series.hue),
+            color="none" if series.origin == "published" else _colour(series.hue),
             edgecolor=_colour(series.hue),
-            linestyle="--" if published else "-",
+            linestyle="--" if series.origin == "published" else "-",
             label=series.name,
+            xerr=_reach(series.values, series.intervals),
+            capsize=3,
         )
-        for place, value in known:
-            before[place] += value
+        for bar, (index, value) in zip(bars, known, strict=True):
+            bar.set_gid(f"{chart.id}-{offset}-{index}")
+            words = f"{series.name}: {_shown(value)} {chart.value_label}"
+            tips[bar.get_gid()] = [f"{chart.categories[index]}\n{words}"]
+            before[index] += value
+        if not chart.stacked:
+            axes.bar_label(bars, [_shown(value) for _, value in known], fontsize=6, padding=2)
     centre = 0 if chart.stacked else (lines - 1) / 2
-    places = [step * place + centre for place in range(len(chart.categories))]
-    axes.set_yticks(places, chart.categories)
-    axes.margins(y=0.02)
+    middles = [step * index + centre for index in range(len(chart.categories))]
+    axes.set_yticks(middles, chart.categories)
+    axes.margins(x=0.1, y=0.02)
     axes.invert_yaxis()
     axes.set(xlabel=chart.value_label, title=chart.title)
+    if any(series.intervals for series in chart.series):  # differences are small beside zero
+        lows = [low for series in chart.series for low, _ in series.intervals]
+        axes.set_xlim(left=max(0.0, min(lows) - 5))
     axes.grid(axis="x", alpha=0.3)
     # beside the bars there may be no room
-    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
-    return figure
+    if len(chart.series) > 1:
+        panel.legend(loc="outside lower center", ncols=3, fontsize="small")
 
 
-def _grids(chart: GridChart) -> Any:
-    from matplotlib.figure import Figure
+def _reach(values: Sequence[float | None], intervals: Sequence[tuple[float, float]]) -> Any:
+    """Return how far intervals reach below and above values; by rounding, none may."""
+    if not intervals:
+        return None
+    pairs = list(zip((value or 0.0 for value in values), intervals, strict=True))
+    return [
+        [max(0.0, value - low) for value, (low, _) in pairs],
+        [max(0.0, high - value) for value, (_, high) in pairs],
+    ]
 
-    columns = min(3, len(chart.panels))
+
+def _grids(panel: Any, chart: GridChart, tips: dict[str, list[str]]) -> None:
+    columns = _columns(chart)
     lines = -(-len(chart.panels) // columns)
-    widest = max(len(panel.columns) for panel in chart.panels)
-    tallest = max(len(panel.cells) for panel in chart.panels)
-    figure = Figure(
-        figsize=(columns * (0.34 * widest + 1.0), lines * (0.3 * tallest + 0.9) + 0.5),
-        layout="constrained",
-    )
-    places = figure.subplots(lines, columns, squeeze=False).reshape(-1)
-    for axes, panel in zip(places, chart.panels, strict=False):
-        _draw_panel(axes, panel, chart)
-    for axes in places[len(chart.panels) :]:
+    sheets = panel.subplots(lines, columns, squeeze=False).reshape(-1)
+    for index, (axes, picture) in enumerate(zip(sheets, chart.panels, strict=False)):
+        _draw_picture(axes, picture, chart, tips, f"{chart.id}-{index}")
+    for axes in sheets[len(chart.panels) :]:
         axes.set_visible(False)
     if chart.kinds:
         from matplotlib.patches import Patch
 
         patches = [Patch(color=_colour(hue), label=kind) for kind, hue in chart.kinds.items()]
-        figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize="small")
-    figure.suptitle(chart.title)
-    return figure
+        panel.legend(handles=patches, loc="outside lower center", ncols=4, fontsize="small")
+    panel.suptitle(chart.title)
 
 
-def _draw_panel(axes: Any, panel: Panel, chart: GridChart) -> None:
+def _draw_picture(
+    axes: Any, panel: Panel, chart: GridChart, tips: dict[str, list[str]], name: str
+) -> None:
     from matplotlib.patches import Rectangle
 
+    few = len(panel.columns) <= 16  # else there is no room for letters
     for layer, cells in enumerate(panel.cells):
         for column, cell in enumerate(cells):
             shade = 1.0 if cell.share is None else 0.1 + 0.9 * cell.share
             colour = _colour(chart.kinds.get(cell.kind, 0))
-            axes.add_patch(
-                Rectangle((column, layer), 0.94, 0.94, facecolor=colour, alpha=shade, linewidth=0)
-            )
-            ink = "white" if shade > 0.55 else "black"
-            axes.text(
-                *(column + 0.47, layer + 0.5, cell.text),
-                **{"ha": "center", "va": "center", "color": ink, "fontsize": 7},
-            )
-    shown = [name.removeprefix("head ") for name in panel.columns]
-    axes.set_xticks([column + 0.47 for column in range(len(shown))], shown, fontsize=7)
-    axes.set_yticks(
-        [layer + 0.47 for layer in range(len(panel.cells))], range(len(panel.cells)), fontsize=7
-    )
-    axes.set(xlim=(0, len(shown)), ylim=(len(panel.cells), 0), aspect="equal")
-    axes.set_title(_shortened(panel.name), fontsize=8)
+            square = Rectangle((column, layer), 0.94, 0.94, facecolor=colour, alpha=shade)
+            square.set_gid(f"{name}-{layer}-{column}")
+            words = f"layer {layer}, {panel.columns[column]}: {cell.words}"
+            tips[f"{name}-{layer}-{column}"] = [f"{panel.name}\n{words}"]
+            axes.add_patch(square)
+            if few:
+                ink = "white" if shade > 0.55 else "black"
+                style = {"ha": "center", "va": "center", "color": ink, "fontsize": 7}
+                axes.text(column + 0.47, layer + 0.5, cell.text, **style)
+    names = [text.removeprefix("head ") for text in panel.columns]
+    ticks = range(0, len(names), 1 if few else 8)
+    axes.set_xticks([tick + 0.47 for tick in ticks], [names[tick] for tick in ticks], fontsize=7)
+    layers = range(len(panel.cells))
+    axes.set_yticks([layer + 0.47 for layer in layers], layers, fontsize=7)
+    aspect = "equal" if few else "auto"
+    axes.set(xlim=(0, len(names)), ylim=(len(panel.cells), 0), aspect=aspect)
+    short = panel.name if len(panel.name) <= 32 else panel.name[:31] + "…"
+    axes.set_title(short, fontsize=8)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
 
 
-def _shortened(name: str, most: int = 32) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
+def _shown(value: float) -> str:
+    """Return a number as people read it.
 
-
-def _sheet(width: float, height: float) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()
-
-
-def _legend(figure: Any, axes: Any, entries: int) -> None:
-    """Inside where there are few, below where many would hide the chart."""
-    if entries <= 4:
-        axes.legend(fontsize="small")
-    else:
-        figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    >>> _shown(1234.5), _shown(0.12345)
+    ('1,234', '0.1235')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _colour(hue: int) -> str:

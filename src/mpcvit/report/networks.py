@@ -1,6 +1,6 @@
 """Trained networks side by side: accuracy, what remains of them, and their seconds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,11 @@ from mpcvit.artifacts.provenance import MODEL_FILE
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.storage import replacing
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkRow:
-    """One trained network; seconds are modelled, by the table that `latency_source` names."""
+    """A trained network; `latency_source` names the table behind its modelled seconds."""
 
     name: str
     top1: float | None
@@ -55,19 +54,19 @@ class NetworkRow:
 
 
 def read_networks(
-    places: Sequence[Path], latency: LatencyTable | None = None
+    paths: Sequence[Path], latency: LatencyTable | None = None
 ) -> tuple[list[NetworkRow], list[Path]]:
-    """The networks in run folders or checkpoint files, and the places that hold none."""
+    """Return the networks of run folders and checkpoints, and the paths that hold none."""
     rows, empty = [], []
-    for place in places:
-        if place.is_dir():
-            files = sorted(place.rglob(MODEL_FILE))
-        elif place.exists():
-            files = [place]
+    for path in paths:
+        if path.is_dir():
+            files = sorted(path.rglob(MODEL_FILE))
+        elif path.exists():
+            files = [path]
         else:
-            raise UserError(f"there is no run or model {place}")
+            raise UserError(f"there is no run or model {path}")
         if not files:
-            empty.append(place)
+            empty.append(path)
         for file in files:
             name = str(file.parent if file.name == MODEL_FILE else file)
             rows.append(NetworkRow.of(name, Checkpoint.load(file), latency))
@@ -75,7 +74,7 @@ def read_networks(
 
 
 def best_trade_offs(rows: Sequence[NetworkRow]) -> set[str]:
-    """Names of the networks that no other beats in both accuracy and seconds."""
+    """Return the names of networks that no other beats in both accuracy and seconds."""
     judged = [(row, row.top1) for row in rows if row.top1 is not None]
     return {
         row.name
@@ -89,61 +88,8 @@ def best_trade_offs(rows: Sequence[NetworkRow]) -> set[str]:
     }
 
 
-def draw_trade_off(
-    path: Path, points: Mapping[str, Sequence[tuple[str, float, float]]], source: str
-) -> None:
-    """Accuracy against seconds: series of (label, seconds, top-1 in %)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 5), layout="constrained")
-    axes = figure.subplots()
-    for series, members in points.items():
-        ordered = sorted(members, key=lambda point: point[1])
-        line = "-" if len(ordered) > 1 else ""
-        seconds, accuracy = ([point[place] for point in ordered] for place in (1, 2))
-        axes.plot(seconds, accuracy, line, marker="o", label=series)
-        for label, x, y in ordered:
-            axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-    axes.set(xlabel="modelled seconds of a private inference", ylabel="top-1 accuracy (%)")
-    axes.set_title(source, fontsize=7, wrap=True)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bar:
-    """A value with its interval."""
-
-    label: str
-    value: float
-    low: float
-    high: float
-
-
-def draw_bars(path: Path, bars: Sequence[Bar]) -> None:
-    """Accuracy of each network with its confidence interval."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 0.4 * len(bars) + 1.2), layout="constrained")
-    axes = figure.subplots()
-    values = [bar.value for bar in bars]
-    # an interval may end on a side of the value by rounding
-    reach = [
-        [max(0.0, bar.value - bar.low) for bar in bars],
-        [max(0.0, bar.high - bar.value) for bar in bars],
-    ]
-    axes.barh([bar.label for bar in bars], values, xerr=reach, capsize=3)
-    axes.invert_yaxis()
-    axes.set(xlabel="top-1 accuracy (%), with 95 % interval", xlim=(max(0, min(values) - 10), None))
-    axes.grid(axis="x", alpha=0.3)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
-
-
 def describe_heads(architecture: Architecture) -> str:
-    """How many heads are of which kind.
+    """Say how many heads are of which kind.
 
     >>> describe_heads(Architecture.uniform(AttentionKind.SCALING, depth=3, heads=2))
     '6 scaling'
@@ -153,7 +99,7 @@ def describe_heads(architecture: Architecture) -> str:
 
 
 def activated_share(architecture: Architecture, tokens: int) -> float:
-    """The share of tokens, over all layers, whose MLP keeps its activation."""
+    """Return the share of tokens, over all layers, whose MLP keeps its activation."""
     kept = 0
     for layer in architecture.layers:
         forms: Any = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * tokens

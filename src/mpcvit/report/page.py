@@ -1,7 +1,6 @@
-"""The report as one HTML page: its charts as data, tables beside them, style and script inside."""
+"""The report as one HTML page: charts as SVG, their rows in tables, style and script inside."""
 
 import html
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -21,9 +20,10 @@ from mpcvit.report.charts import (
     seconds,
     trade_off,
 )
-from mpcvit.report.charts.chart import Chart, Row, slug, to_plain
+from mpcvit.report.charts.chart import Chart, Row, slug
 from mpcvit.report.charts.trade_off import TradeOff
-from mpcvit.report.findings import Findings
+from mpcvit.report.collect import Collected, collect
+from mpcvit.report.figures import to_svg, write_figure
 from mpcvit.storage import write_text
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -37,31 +37,39 @@ class Section:
     charts: tuple[Chart, ...]
 
 
-def make_sections(findings: Findings, published: Sequence[TradeOff]) -> list[Section]:
-    """Every chart that the findings allow."""
+def make_sections(collected: Collected, published: Sequence[TradeOff] = ()) -> list[Section]:
+    """Return every chart that can be made of what was collected."""
     made = (
-        ("Accuracy and latency", trade_off.charts(findings, published)),
-        ("Architectures", heads.charts(findings)),
-        ("Plain against lowered", lowering.charts(findings)),
-        ("Layer by layer", layers.charts(findings)),
-        ("Operation by operation", operations.charts(findings)),
-        ("What networks and attention kinds cost", seconds.charts(findings)),
-        ("Precision", precision.charts(findings)),
-        ("Learning curves", learning.charts(findings)),
+        ("Accuracy and latency", trade_off.charts(collected, published)),
+        ("Architectures", heads.charts(collected)),
+        ("Plain against lowered", lowering.charts(collected)),
+        ("Layer by layer", layers.charts(collected)),
+        ("Operation by operation", operations.charts(collected)),
+        ("What networks and attention kinds cost", seconds.charts(collected)),
+        ("Precision", precision.charts(collected)),
+        ("Learning curves", learning.charts(collected)),
     )
     return [Section(title=title, charts=_distinct(charts)) for title, charts in made if charts]
 
 
 def write_page(
-    path: Path, findings: Findings, sections: Sequence[Section], *, title: str = "mpcvit report"
+    path: Path, collected: Collected, sections: Sequence[Section], *, title: str = "mpcvit report"
 ) -> None:
-    write_text(path, render(findings, sections, title=title))
+    write_text(path, render(collected, sections, title=title))
 
 
-def render(findings: Findings, sections: Sequence[Section], *, title: str = "mpcvit report") -> str:
-    """The whole page; it asks for nothing beyond itself."""
-    charts = [chart for section in sections for chart in section.charts]
-    others = provenance.other_tables(findings)
+def draw_table(table: Path) -> Path | None:
+    """Draw the charts of one table as a PNG file beside it; return None if it has none."""
+    charts = [chart for section in make_sections(collect([table])) for chart in section.charts]
+    if not charts:
+        return None
+    write_figure(table.with_suffix(".png"), charts)
+    return table.with_suffix(".png")
+
+
+def render(collected: Collected, sections: Sequence[Section], *, title: str = "mpcvit report") -> str:
+    """Return the whole page; it asks for nothing beyond itself."""
+    others = provenance.other_tables(collected)
     titles = [section.title for section in sections]
     titles += ["Other measurements"] if others else []
     titles.append("Environment and provenance")
@@ -70,19 +78,17 @@ def render(findings: Findings, sections: Sequence[Section], *, title: str = "mpc
         style=_asset("page.css"),
         script=_asset("page.js"),
         made=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
-        found=_escape(_count(findings)),
+        found=_escape(_count(collected)),
         links="\n".join(f'<li><a href="#{slug(one)}">{_escape(one)}</a></li>' for one in titles),
-        notes=_notes(findings),
+        notes=_notes(collected),
         sections="\n".join(_section(section) for section in sections),
         others=_other_section(others),
-        provenance=_table(provenance.rows(findings), "environment"),
-        # a closing tag inside a string would end the script
-        data=json.dumps([to_plain(chart) for chart in charts]).replace("<", "\\u003c"),
+        provenance=_table(provenance.rows(collected), "environment"),
     )
 
 
 def _distinct(charts: Sequence[Any]) -> tuple[Chart, ...]:
-    """Charts of two tables may have the same name, and an address must not."""
+    """Number charts of the same name, because their addresses must differ."""
     seen: dict[str, int] = {}
     found = []
     for chart in charts:
@@ -109,6 +115,7 @@ def _figure(chart: Chart) -> str:
         id=chart.id,
         title=_escape(chart.title),
         caption=_escape(chart.caption),
+        drawing=to_svg(chart),
         table=_table(chart.rows(), chart.id),
     )
 
@@ -121,7 +128,7 @@ def _other_section(tables: Sequence[tuple[str, list[Row]]]) -> str:
 
 
 def _table(rows: Sequence[Row], id: str) -> str:
-    """A table that scrolls within its own box, with a button for its rows as CSV."""
+    """Return a table that scrolls within its own box, with a button for its rows as CSV."""
     if not rows:
         return "<p>Nothing.</p>"
     columns = list(dict.fromkeys(column for row in rows for column in row))
@@ -144,13 +151,13 @@ def _cell(value: Any) -> str:
     return f"<td{kind}>{_escape(str(value))}</td>"
 
 
-def _count(findings: Findings) -> str:
+def _count(collected: Collected) -> str:
     counts = (
-        (len(findings.networks), "trained network"),
-        (len(findings.searches), "search"),
-        (len(findings.records), "private run"),
-        (len(findings.logs), "training log"),
-        (len(findings.tables), "table"),
+        (len(collected.networks), "trained network"),
+        (len(collected.searches), "search"),
+        (len(collected.records), "private run"),
+        (len(collected.logs), "training log"),
+        (len(collected.tables), "table"),
     )
     plurals = {"search": "searches"}
     parts = [
@@ -161,9 +168,9 @@ def _count(findings: Findings) -> str:
     return ", ".join(parts[:-1]) + " and " + parts[-1] if len(parts) > 1 else "".join(parts)
 
 
-def _notes(findings: Findings) -> str:
-    unread = [f"Left out: {reason}" for reason in findings.skipped]
-    items = [f"<li>{_escape(text)}</li>" for text in (*provenance.warnings(findings), *unread)]
+def _notes(collected: Collected) -> str:
+    unread = [f"Left out: {reason}" for reason in collected.skipped]
+    items = [f"<li>{_escape(text)}</li>" for text in (*provenance.warnings(collected), *unread)]
     return f'<ul class="notes" aria-label="Notes">{"".join(items)}</ul>' if items else ""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mpcvit.artifacts.provenance import Environment
-from mpcvit.report.findings import Findings, TableKind
+from mpcvit.report.collect import Collected, TableKind
 
 Row = dict[str, str]
 
@@ -12,21 +12,21 @@ Row = dict[str, str]
 _TOLD = ("config", "shape", "protocol", "commit", "created", "hardware")
 
 
-def rows(findings: Findings) -> list[Row]:
+def rows(collected: Collected) -> list[Row]:
     """A row for each thing that was found."""
-    found = [*_networks(findings), *_searches(findings), *_records(findings), *_tables(findings)]
+    found = [*_networks(collected), *_searches(collected), *_records(collected), *_tables(collected)]
     columns = list(dict.fromkeys(column for row in found for column in row))
     return [{column: row.get(column, "") for column in columns} for row in found]
 
 
-def warnings(findings: Findings) -> list[str]:
+def warnings(collected: Collected) -> list[str]:
     """What everyone who reads the numbers must know, each once."""
-    notes = [note for found in findings.records for note in found.held.notes]
-    told = [row.get("warning", "") for table in findings.tables for row in table.held.rows]
+    notes = [note for found in collected.records for note in found.value.notes]
+    told = [row.get("warning", "") for table in collected.tables for row in table.value.rows]
     return list(dict.fromkeys(text for text in (*notes, *told) if text))
 
 
-def other_tables(findings: Findings) -> list[tuple[str, list[Row]]]:
+def other_tables(collected: Collected) -> list[tuple[str, list[Row]]]:
     """Tables that are shown as they are."""
     titles = {
         TableKind.PREDICTIONS: "Private predictions beside the truth",
@@ -35,21 +35,21 @@ def other_tables(findings: Findings) -> list[tuple[str, list[Row]]]:
         TableKind.SEARCHES: "Searches",
     }
     return [
-        (f"{title}: {table.name}", [dict(row) for row in table.held.rows])
+        (f"{title}: {table.name}", [dict(row) for row in table.value.rows])
         for kind, title in titles.items()
-        for table in findings.tables_of(kind)
+        for table in collected.tables_of(kind)
     ]
 
 
-def _networks(findings: Findings) -> Iterator[Row]:
-    for found in findings.networks:
-        row, provenance = found.held.row, found.held.provenance
+def _networks(collected: Collected) -> Iterator[Row]:
+    for found in collected.networks:
+        row, provenance = found.value.row, found.value.provenance
         yield {
             "what": found.name,
             "kind": "network",
-            "file": str(found.place),
+            "file": str(found.path),
             "origin": row.origin,
-            "config": found.held.config,
+            "config": found.value.config,
             "seed": _text(row.seed),
             "epochs": _text(row.epochs),
             "data": provenance.data_fingerprint[:12],
@@ -57,14 +57,14 @@ def _networks(findings: Findings) -> Iterator[Row]:
         }
 
 
-def _searches(findings: Findings) -> Iterator[Row]:
-    for found in findings.searches:
-        provenance = found.held.provenance
+def _searches(collected: Collected) -> Iterator[Row]:
+    for found in collected.searches:
+        provenance = found.value.provenance
         yield {
             "what": found.name,
             "kind": "search",
-            "file": str(found.place),
-            "origin": found.held.latency.source,
+            "file": str(found.path),
+            "origin": found.value.latency.source,
             "config": provenance.config.get("name", ""),
             "seed": _text(provenance.config.get("seed")),
             "epochs": _text(provenance.config.get("train", {}).get("epochs")),
@@ -73,9 +73,9 @@ def _searches(findings: Findings) -> Iterator[Row]:
         }
 
 
-def _records(findings: Findings) -> Iterator[Row]:
-    for found in findings.records:
-        record = found.held
+def _records(collected: Collected) -> Iterator[Row]:
+    for found in collected.records:
+        record = found.value
         profile, network = record.profile, record.profile.network
         line = "as it was"
         if network.round_trip_ms or network.bandwidth_bytes_per_s:
@@ -86,7 +86,7 @@ def _records(findings: Findings) -> Iterator[Row]:
         yield {
             "what": found.name,
             "kind": f"private run, {record.form}",
-            "file": str(found.place),
+            "file": str(found.path),
             "origin": f"{record.images} images, {record.transport}, "
             f"revealing {record.reveal.value}",
             "protocol": f"{profile.protocol.name}, {profile.ring_bits}-bit ring, "
@@ -98,18 +98,18 @@ def _records(findings: Findings) -> Iterator[Row]:
         }
 
 
-def _tables(findings: Findings) -> Iterator[Row]:
-    for table in findings.tables:
+def _tables(collected: Collected) -> Iterator[Row]:
+    for table in collected.tables:
         told = {
             column: ", ".join(
-                dict.fromkeys(row[column] for row in table.held.rows if row.get(column))
+                dict.fromkeys(row[column] for row in table.value.rows if row.get(column))
             )
             for column in _TOLD
         }
         yield {
             "what": table.name,
-            "kind": table.held.kind.value,
-            "file": str(table.place),
+            "kind": table.value.kind.value,
+            "file": str(table.path),
             **{column: text for column, text in told.items() if text},
         }
 

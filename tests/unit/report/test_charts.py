@@ -1,4 +1,4 @@
-"""Charts say what the findings say, and where each number comes from."""
+"""Charts say what the collected say, and where each number comes from."""
 
 import csv
 from dataclasses import replace
@@ -18,13 +18,13 @@ from mpcvit.report.charts import (
     trade_off,
 )
 from mpcvit.report.charts.trade_off import TradeOff
-from mpcvit.report.findings import Findings, Named, Table, TableKind, gather
+from mpcvit.report.collect import Collected, Named, Table, TableKind, collect
 from tests.unit.report.conftest import RESULTS
 
 
 @pytest.fixture(scope="module")
-def findings(places):
-    return gather(places)
+def collected(places):
+    return collect(places)
 
 
 def row_of(table, network):
@@ -36,8 +36,8 @@ def by_name(chart):
     return {series.name: series for series in chart.series}
 
 
-def test_trade_off_keeps_modelled_measured_and_published_apart(findings):
-    (chart,) = trade_off.charts(findings, published_trade_offs())
+def test_trade_off_keeps_modelled_measured_and_published_apart(collected):
+    (chart,) = trade_off.charts(collected, published_trade_offs())
     series = by_name(chart)
     published = series["mpcvit-distilled, published"]
     assert [point.label for point in published.points] == [
@@ -72,14 +72,14 @@ def test_the_front_leaves_out_what_is_beaten():
     assert [point.label for point in front.points] == ["a", "c"]
 
 
-def test_series_of_one_colour_have_different_marks(findings):
-    for chart in trade_off.charts(findings, []):
+def test_series_of_one_colour_have_different_marks(collected):
+    for chart in trade_off.charts(collected, []):
         shown = [(series.hue, series.mark) for series in chart.series if series.marked]
         assert len(set(shown)) == len(shown)
 
 
-def test_heads_and_alpha(findings):
-    became, alpha = heads.charts(findings)
+def test_heads_and_alpha(collected):
+    became, alpha = heads.charts(collected)
     panel = became.panels[0]  # those with a choice come first
     assert panel.name == "mpcvit-0.3"
     assert [cell.text for cell in panel.cells[0]] == ["R", "S", "S", "g"]
@@ -90,8 +90,8 @@ def test_heads_and_alpha(findings):
     assert alpha.panels[0].cells[0][0].share == 0.9
 
 
-def test_layers_of_records_and_tables(findings):
-    in_seconds, in_bytes = layers.charts(findings)
+def test_layers_of_records_and_tables(collected):
+    in_seconds, in_bytes = layers.charts(collected)
     series = by_name(in_seconds)
     modelled = series["mpcvit-0.3, plain, SEMI2K, 2 images at a time, modelled"].points
     assert [point.x for point in modelled] == [0, 1]
@@ -101,8 +101,8 @@ def test_layers_of_records_and_tables(findings):
     assert by_name(in_bytes)["softmax, layers, counted"].points[0].y == pytest.approx(649.3018)
 
 
-def test_operations(findings):
-    charts = {chart.id: chart for chart in operations.charts(findings)}
+def test_operations(collected):
+    charts = {chart.id: chart for chart in operations.charts(collected)}
     assert charts["operation-exchanges"].series[0].name == "dot"
     assert charts["operation-exchanges"].series[0].values == (2.0, 6.0)  # lowered, plain
     assert charts["operation-exchanges"].caption.startswith("For the images that run at a time")
@@ -118,8 +118,8 @@ def test_few_operations_have_a_name_of_their_own():
     assert sum(series.values[0] for series in stack) == sum(many.values())
 
 
-def test_plain_against_lowered(findings):
-    charts = {chart.id: chart for chart in lowering.charts(findings)}
+def test_plain_against_lowered(collected):
+    charts = {chart.id: chart for chart in lowering.charts(collected)}
     exchanges = charts["lowered-exchanges"]
     for category, plain, lowered in (
         ("mpcvit-0.3, SEMI2K", 100, 25),
@@ -131,11 +131,11 @@ def test_plain_against_lowered(findings):
     assert charts["lowered-measured-s"].series[1].origin == "measured"
     published = charts["lowered-modelled-s"].series[2]
     assert (published.origin, published.values[place]) == ("published", 44.0)
-    assert lowering.charts(Findings()) == []
+    assert lowering.charts(Collected()) == []
 
 
-def test_seconds_stand_beside_the_papers(findings):
-    charts = {chart.id: chart for chart in seconds.charts(findings)}
+def test_seconds_stand_beside_the_papers(collected):
+    charts = {chart.id: chart for chart in seconds.charts(collected)}
     networks = charts["seconds-network-cifar"]
     place = networks.categories.index("softmax")
     row = row_of("secure/network-cifar.csv", "softmax")
@@ -146,8 +146,8 @@ def test_seconds_stand_beside_the_papers(findings):
     }
 
 
-def test_curves(findings):
-    top1, loss = learning.charts(replace(findings, tables=()))
+def test_curves(collected):
+    top1, loss = learning.charts(replace(collected, tables=()))
     assert [point.y for point in by_name(top1)["mpcvit-0.3, test"].points] == [30, 60]
     assert [point.y for point in by_name(loss)["mpcvit-0.3, train"].points] == [2, 1]
 
@@ -163,8 +163,8 @@ def test_curves_of_an_experiment_are_means_over_seeds():
             epoch("scaling", seed=1, epoch=2, train_loss=1.2, test_top1=0.7),
         ),
     )
-    named = Named(name="cifar10/trade-off-epochs", place=Path("x.csv"), held=table)
-    top1, loss = learning.charts(Findings(tables=(named,)))
+    named = Named(name="cifar10/trade-off-epochs", place=Path("x.csv"), value=table)
+    top1, loss = learning.charts(Collected(tables=(named,)))
     assert loss.id == "learning-loss-cifar10-trade-off-epochs"
     curves = {name: [(p.x, p.y) for p in one.points] for name, one in by_name(loss).items()}
     assert curves == {"scaling, train": [(1, 2.25), (2, 1.1)], "softmax, train": [(1, 3.0)]}
@@ -175,7 +175,7 @@ def epoch(network, **columns):
     return {"network": network} | {name: str(value) for name, value in columns.items()}
 
 
-def test_precision(findings):
-    (chart,) = precision.charts(findings)
+def test_precision(collected):
+    (chart,) = precision.charts(collected)
     assert chart.log
     assert len(chart.rows()) == 12

@@ -9,7 +9,7 @@ import pytest
 from mpcvit.experiments.published import published_trade_offs
 from mpcvit.report.charts.chart import Point, Series, XYChart
 from mpcvit.report.figures import write_figures
-from mpcvit.report.findings import gather
+from mpcvit.report.collect import collect
 from mpcvit.report.page import make_sections, render
 from tests.command import invoke
 
@@ -37,8 +37,8 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(places):
-    findings = gather(places)
-    return render(findings, make_sections(findings, published_trade_offs()))
+    collected = collect(places)
+    return render(collected, make_sections(collected, published_trade_offs()))
 
 
 def test_the_page_is_well_formed_and_its_links_lead_somewhere(page):
@@ -94,8 +94,8 @@ def test_the_command_writes_page_and_figures(places, tmp_path):
 
 
 def test_figures_are_the_same_when_drawn_again(places, tmp_path):
-    findings = gather([places[0]])
-    charts = [chart for section in make_sections(findings, []) for chart in section.charts][:1]
+    collected = collect([places[0]])
+    charts = [chart for section in make_sections(collected, []) for chart in section.charts][:1]
     first, again = (
         [path.read_bytes() for path in write_figures(tmp_path / name, charts)]
         for name in ("first", "again")

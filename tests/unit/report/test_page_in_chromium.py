@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from mpcvit.experiments.published import published_trade_offs
-from mpcvit.report.findings import gather
+from mpcvit.report.collect import collect
 from mpcvit.report.page import make_sections, write_page
 from tests.chromium import browsing, find_chromium, wait_until
 
@@ -17,8 +17,8 @@ TRADE_OFF = "document.getElementById('trade-off-cifar10')"
 @pytest.fixture(scope="module")
 def browser(places, tmp_path_factory):
     folder = tmp_path_factory.mktemp("chromium")
-    findings = gather(places)
-    write_page(folder / "report.html", findings, make_sections(findings, published_trade_offs()))
+    collected = collect(places)
+    write_page(folder / "report.html", collected, make_sections(collected, published_trade_offs()))
     with browsing(folder) as browser:
         browser.folder = folder
         yield browser

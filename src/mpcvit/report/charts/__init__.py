@@ -1,1 +1,1 @@
-"""The report's charts: each module turns findings into charts, and draws nothing itself."""
+"""The report's charts: each module turns collected into charts, and draws nothing itself."""

@@ -1,18 +1,17 @@
-"""Charts as plain data: the page draws them in the browser, `figures` on paper."""
+"""Charts as plain data; `figures` draws them, for the page and for files."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
 Origin = Literal["modelled", "measured", "published", "counted", "trained"]
-"""Where numbers come from; the published ones are drawn hollow and dashed."""
+"""Where numbers come from; published ones are drawn hollow and dashed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A value at a place; `facts` are told where someone points at it."""
+    """A value with its interval; the page shows its `facts` to a reader who points at it."""
 
     x: float
     y: float
@@ -24,44 +23,37 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Points of one name; series of one `hue` share a colour."""
+    """A named sequence of points; series of one `hue` share a colour."""
 
     name: str
     points: tuple[Point, ...]
     origin: Origin
     hue: int = 0
-    joined: bool = True
     marked: bool = True  # a marker at each point
-    mark: int = 0  # which; a chart gives series of one hue different ones
     dashed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class XYChart:
-    """Points in a plane, joined by lines or not."""
-
+class _Titled:
     id: str
     title: str
-    caption: str
+    caption: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class XYChart(_Titled):
+    """A chart of points in a plane, joined by lines."""
+
     x_label: str
     y_label: str
     series: tuple[Series, ...]
     log: bool = False  # both axes
-    from_zero: bool = False  # the y axis
+    y_range: tuple[float, float | None] | None = None
     whole_x: bool = False  # ticks at whole numbers alone
     labelled: bool = False  # write each point's label beside it
-    type: str = "xy"
-
-    def __post_init__(self) -> None:
-        met: Counter[int] = Counter()
-        series = []
-        for one in self.series:
-            series.append(replace(one, mark=max(one.hue, 0) + met[one.hue]))
-            met[one.hue] += 1
-        object.__setattr__(self, "series", tuple(series))
 
     def rows(self) -> list[Row]:
-        """A row per point, for the table below the chart and its CSV."""
+        """Return a row per point, for the table below the chart and its CSV."""
         return [
             {
                 "series": series.name,
@@ -80,45 +72,42 @@ class XYChart:
 
 @dataclass(frozen=True, kw_only=True)
 class BarSeries:
-    """One value per category, or None where there is none."""
+    """One value per category, or None where there is none; and intervals, if known."""
 
     name: str
     values: tuple[float | None, ...]
     origin: Origin
     hue: int = 0
+    intervals: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class BarChart:
-    """Bars of several series for each category, side by side or end to end."""
+class BarChart(_Titled):
+    """A chart of bars for each category: side by side, or end to end."""
 
-    id: str
-    title: str
-    caption: str
     value_label: str
     categories: tuple[str, ...]
     series: tuple[BarSeries, ...]
     stacked: bool = False
-    type: str = "bars"
 
     def rows(self) -> list[Row]:
+        """Return a row per bar."""
         return [
             {
                 "category": category,
                 "series": series.name,
-                self.value_label: _or_empty(value),
+                self.value_label: value,
                 "origin": series.origin,
             }
-            for place, category in enumerate(self.categories)
+            for index, category in enumerate(self.categories)
             for series in self.series
-            for value in (series.values[place],)
-            if value is not None
+            if (value := series.values[index]) is not None
         ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A square: its letter, the kind that colours it or the share that shades it, and its words."""
+    """A square: its letter, its words, and the kind that colours it or the share that shades it."""
 
     text: str
     words: str
@@ -128,7 +117,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """Rows of cells, a row per layer."""
+    """A small picture: a row of cells per layer."""
 
     name: str
     columns: tuple[str, ...]
@@ -136,17 +125,14 @@ class Panel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridChart:
-    """Small pictures of layers by heads."""
+class GridChart(_Titled):
+    """A chart of small pictures of layers by heads."""
 
-    id: str
-    title: str
-    caption: str
     panels: tuple[Panel, ...]
     kinds: Mapping[str, int] = field(default_factory=dict)  # and their hues
-    type: str = "grid"
 
     def rows(self) -> list[Row]:
+        """Return a row per cell."""
         return [
             {
                 "network": panel.name,
@@ -164,17 +150,25 @@ class GridChart:
 Chart: TypeAlias = XYChart | BarChart | GridChart
 
 
-def to_plain(chart: Chart) -> dict[str, Any]:
-    return asdict(chart)
-
-
 def hues(names: Sequence[str]) -> dict[str, int]:
-    """A colour for each distinct name, in order of appearance."""
-    return {name: place for place, name in enumerate(dict.fromkeys(names))}
+    """Return a colour for each distinct name, in order of appearance."""
+    return {name: index for index, name in enumerate(dict.fromkeys(names))}
+
+
+def number(value: object) -> float | None:
+    """Return a table's number, or None if it holds none.
+
+    >>> number("1.5"), number(""), number("fail"), number(0.0)
+    (1.5, None, None, 0.0)
+    """
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
 
 
 def slug(text: str) -> str:
-    """A name that can stand in an address and in a file's name.
+    """Return a name for an address or a file.
 
     >>> slug("Block by heads, SEMI2K")
     'block-by-heads-semi2k'

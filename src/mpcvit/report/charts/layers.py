@@ -6,14 +6,14 @@ from mpcvit.artifacts.latency import WAN
 from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.artifacts.record import RunRecord, StageCost
 from mpcvit.report.charts.chart import Origin, Point, Series, XYChart, hues
-from mpcvit.report.findings import Findings, TableKind
+from mpcvit.report.collect import Collected, TableKind
 
 Line = tuple[str, Origin, list[tuple[int, float]]]
 
 
-def charts(findings: Findings) -> list[XYChart]:
-    seconds, megabytes = list(_seconds(findings)), list(_megabytes(findings))
-    shapes = _shapes(findings)
+def charts(collected: Collected) -> list[XYChart]:
+    seconds, megabytes = list(_seconds(collected)), list(_megabytes(collected))
+    shapes = _shapes(collected)
     found = []
     if seconds:
         found.append(
@@ -57,15 +57,15 @@ def _chart(id: str, title: str, caption: str, label: str, lines: list[Line]) -> 
             )
             for name, origin, values in lines
         ),
-        from_zero=True,
+        y_range=(0, None),
         whole_x=True,
     )
 
 
-def _seconds(findings: Findings) -> Iterator[Line]:
-    yield from _of_tables(findings, "modelled_s", "modelled")
-    for found in findings.records:
-        record = found.held
+def _seconds(collected: Collected) -> Iterator[Line]:
+    yield from _of_tables(collected, "modelled_s", "modelled")
+    for found in collected.records:
+        record = found.value
         name, images = record_name(found.name, record), record.images
         network = network_of(record)
         if network is not None:
@@ -75,29 +75,29 @@ def _seconds(findings: Findings) -> Iterator[Line]:
             yield name, "measured", [(i, stage.seconds / images) for i, stage in _blocks(record)]
 
 
-def _megabytes(findings: Findings) -> Iterator[Line]:
-    yield from _of_tables(findings, "sent_mb", "counted")
-    for found in findings.records:
-        record = found.held
+def _megabytes(collected: Collected) -> Iterator[Line]:
+    yield from _of_tables(collected, "sent_mb", "counted")
+    for found in collected.records:
+        record = found.value
         values = [(i, stage.sent_bytes / 1e6 / record.images) for i, stage in _blocks(record)]
         yield record_name(found.name, record), "counted", values
 
 
-def _of_tables(findings: Findings, column: str, origin: Origin) -> Iterator[Line]:
-    for table in findings.tables_of(TableKind.LAYERS):
-        rows = [row for row in table.held.rows if row[column]]
+def _of_tables(collected: Collected, column: str, origin: Origin) -> Iterator[Line]:
+    for table in collected.tables_of(TableKind.LAYERS):
+        rows = [row for row in table.value.rows if row[column]]
         for network in dict.fromkeys(row["network"] for row in rows):
             own = [row for row in rows if row["network"] == network]
             name = f"{network}, {table.name}"
             yield name, origin, [(int(row["layer"]), float(row[column])) for row in own]
 
 
-def _shapes(findings: Findings) -> str:
+def _shapes(collected: Collected) -> str:
     """What the tables' networks look like."""
     told = (
-        f" {table.name}: {table.held.rows[0]['shape']}."
-        for table in findings.tables_of(TableKind.LAYERS)
-        if table.held.rows[0].get("shape")
+        f" {table.name}: {table.value.rows[0]['shape']}."
+        for table in collected.tables_of(TableKind.LAYERS)
+        if table.value.rows[0].get("shape")
     )
     return "".join(told)
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from mpcvit.report.charts.chart import Point, Series, XYChart, slug
-from mpcvit.report.charts.trade_off import number
-from mpcvit.report.findings import Findings, TableKind
+from mpcvit.report.charts.chart import Point, Series, XYChart, number, slug
+from mpcvit.report.collect import Collected, TableKind
 
 Epochs = Sequence[Mapping[str, Any]]
 
@@ -20,20 +19,26 @@ _CAPTION = (
 )
 
 
-def charts(findings: Findings) -> list[XYChart]:
-    tables = findings.tables_of(TableKind.EPOCHS)
+def charts(collected: Collected) -> list[XYChart]:
+    """Return the curves of all logs, and those of each table of epochs."""
+    tables = collected.tables_of(TableKind.EPOCHS)
     return [
-        *_charts({log.name: log.held for log in findings.logs}),
-        *(chart for table in tables for chart in _charts(_means(table.held.rows), table.name)),
+        *learning_charts({log.name: log.value for log in collected.logs}),
+        *(
+            chart
+            for table in tables
+            for chart in learning_charts(_means(table.value.rows), table.name)
+        ),
     ]
 
 
-def _charts(curves: Mapping[str, Epochs], table: str = "") -> list[XYChart]:
-    found = []
+def learning_charts(curves: Mapping[str, Epochs], table: str = "") -> list[XYChart]:
+    """Return a chart of accuracies and one of losses, with a curve per name and split."""
+    made = []
     for metric, title, label, scale in _METRICS:
-        series = [
+        series = tuple(
             Series(
-                name=f"{name}, {split}",
+                name=f"{name}, {split}" if name else split,
                 points=points,
                 origin="trained",
                 hue=hue,
@@ -43,20 +48,18 @@ def _charts(curves: Mapping[str, Epochs], table: str = "") -> list[XYChart]:
             for hue, (name, epochs) in enumerate(curves.items())
             for split in ("test", "train")
             if (points := _points(epochs, f"{split}_{metric}", scale, name))
-        ]
-        if series:
-            found.append(
-                XYChart(
-                    id=slug(f"learning {metric} {table}"),
-                    title=f"{title}, {table}" if table else title,
-                    caption=f"{_CAPTION} Means over seeds." if table else _CAPTION,
-                    x_label="epoch",
-                    y_label=label,
-                    series=tuple(series),
-                    whole_x=True,
-                )
-            )
-    return found
+        )
+        chart = XYChart(
+            id=slug(f"learning {metric} {table}"),
+            title=f"{title}, {table}" if table else title,
+            caption=f"{_CAPTION} Means over seeds." if table else _CAPTION,
+            x_label="epoch",
+            y_label=label,
+            series=series,
+            whole_x=True,
+        )
+        made += [chart] if series else []
+    return made
 
 
 def _points(epochs: Epochs, column: str, scale: float, label: str) -> tuple[Point, ...]:
@@ -68,7 +71,7 @@ def _points(epochs: Epochs, column: str, scale: float, label: str) -> tuple[Poin
 
 
 def _means(rows: Sequence[Mapping[str, str]]) -> dict[str, Epochs]:
-    """Each network's epochs, over its seeds."""
+    """Return each network's epochs, as means over its seeds."""
     grouped: dict[str, dict[int, list[Mapping[str, str]]]] = {}
     for row in rows:
         grouped.setdefault(row["network"], {}).setdefault(int(row["epoch"]), []).append(row)
@@ -80,9 +83,9 @@ def _means(rows: Sequence[Mapping[str, str]]) -> dict[str, Epochs]:
 
 def _mean(seeds: Sequence[Mapping[str, str]]) -> dict[str, float]:
     columns = (f"{split}_{metric}" for metric, *_ in _METRICS for split in ("test", "train"))
-    found = {column: [number(row.get(column)) for row in seeds] for column in columns}
+    by_column = {column: [number(row.get(column)) for row in seeds] for column in columns}
     return {
         column: fmean(known)
-        for column, values in found.items()
+        for column, values in by_column.items()
         if (known := [value for value in values if value is not None])
     }

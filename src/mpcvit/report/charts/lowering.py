@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mpcvit.report.charts.chart import BarChart, BarSeries, Origin
+from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, number
 from mpcvit.report.charts.layers import at_a_time, network_of
 from mpcvit.report.charts.seconds import PUBLISHED
-from mpcvit.report.charts.trade_off import number
-from mpcvit.report.findings import Findings, TableKind
+from mpcvit.report.collect import Collected, TableKind
 
 _FORMS = ("plain", "lowered")
 
@@ -33,9 +32,9 @@ _MEASURES: tuple[tuple[str, str, str, Origin], ...] = (
 )
 
 
-def charts(findings: Findings) -> list[BarChart]:
+def charts(collected: Collected) -> list[BarChart]:
     """A chart per measure of the networks that there are in both forms."""
-    costs = {(one.network, one.form): one for one in _costs(findings)}
+    costs = {(one.network, one.form): one for one in _costs(collected)}
     networks = [
         name
         for name in dict.fromkeys(name for name, _ in costs)
@@ -87,9 +86,9 @@ def _caption(plain: tuple[float | None, ...], lowered: tuple[float | None, ...],
     return f"{about} Plain takes {reach} times as much as lowered."
 
 
-def _costs(findings: Findings) -> Iterator[_Cost]:
-    for found in findings.records:
-        record, images = found.held, found.held.images
+def _costs(collected: Collected) -> Iterator[_Cost]:
+    for found in collected.records:
+        record, images = found.value, found.value.images
         network = network_of(record)
         yield _Cost(
             network=f"{found.name.split(',')[0]}, {record.profile.protocol.name}"
@@ -100,8 +99,8 @@ def _costs(findings: Findings) -> Iterator[_Cost]:
             modelled_s=None if network is None else record.modelled_s(network) / images,
             measured_s=record.measured_s / images if record.was_timed else None,
         )
-    for table in (*findings.tables_of(TableKind.PIPELINE), *findings.tables_of(TableKind.LOWERING)):
-        for row in table.held.rows:
+    for table in (*collected.tables_of(TableKind.PIPELINE), *collected.tables_of(TableKind.LOWERING)):
+        for row in table.value.rows:
             several = at_a_time(int(row.get("batch") or 1))
             yield _Cost(
                 network=f"{row['network']}, {row.get('profile') or row['protocol']}{several}",

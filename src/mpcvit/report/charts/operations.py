@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from mpcvit.artifacts.record import OperationCost, RunRecord
-from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, slug
+from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, number, slug
 from mpcvit.report.charts.layers import record_name
-from mpcvit.report.charts.trade_off import number
-from mpcvit.report.findings import Findings, TableKind
+from mpcvit.report.collect import Collected, TableKind
 
 _MOST = 7  # operations with a colour of their own
 
@@ -17,18 +16,18 @@ _MEASURES: tuple[tuple[str, str, str, Callable[[OperationCost], float]], ...] = 
 )
 
 
-def charts(findings: Findings) -> list[BarChart]:
-    return [*_of_records(findings), *_of_tables(findings)]
+def charts(collected: Collected) -> list[BarChart]:
+    return [*_of_records(collected), *_of_tables(collected)]
 
 
-def _of_records(findings: Findings) -> list[BarChart]:
+def _of_records(collected: Collected) -> list[BarChart]:
     found = []
     for id, title, label, measure in _MEASURES:
         timed, shared = id == "seconds", id == "exchanges"
         records = [
-            (record_name(one.name, one.held), one.held)
-            for one in findings.records
-            if one.held.was_timed or not timed
+            (record_name(one.name, one.value), one.value)
+            for one in collected.records
+            if one.value.was_timed or not timed
         ]
         totals = {
             name: _by_operation(record, measure, len(record.batches) if shared else record.images)
@@ -87,12 +86,12 @@ def _stack(totals: Sequence[Mapping[str, float]], origin: Origin) -> tuple[BarSe
     return tuple(stacked)
 
 
-def _of_tables(findings: Findings) -> list[BarChart]:
+def _of_tables(collected: Collected) -> list[BarChart]:
     """`mpcvit bench breakdown`: a chart for each of its tables and protocols."""
     found = []
-    for table in findings.tables_of(TableKind.BREAKDOWN):
+    for table in collected.tables_of(TableKind.BREAKDOWN):
         groups: dict[tuple[str, str], list[dict[str, str]]] = {}
-        for row in table.held.rows:
+        for row in table.value.rows:
             groups.setdefault((row["table"], row.get("protocol", "")), []).append(row)
         for (what, protocol), rows in groups.items():
             measured = all(number(row.get("measured_s")) is not None for row in rows)

@@ -1,13 +1,13 @@
 """Error of private attention weights against the variance of their input."""
 
 from mpcvit.report.charts.chart import Point, Series, XYChart, hues, slug
-from mpcvit.report.findings import Findings, TableKind
+from mpcvit.report.collect import Collected, TableKind
 
 
-def charts(findings: Findings) -> list[XYChart]:
+def charts(collected: Collected) -> list[XYChart]:
     found = []
-    for table in findings.tables_of(TableKind.PRECISION):
-        rows = table.held.rows
+    for table in collected.tables_of(TableKind.PRECISION):
+        rows = table.value.rows
         kinds = hues([row["attention"] for row in rows])
         found.append(
             XYChart(

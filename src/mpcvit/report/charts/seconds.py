@@ -1,8 +1,7 @@
 """Seconds of whole networks and of single attention layers, beside the paper's."""
 
-from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, slug
-from mpcvit.report.charts.trade_off import number
-from mpcvit.report.findings import Findings, Named, Table, TableKind
+from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, number, slug
+from mpcvit.report.collect import Collected, Named, Table, TableKind
 
 PUBLISHED = "published by the paper, on other hardware"
 _COLUMNS: tuple[tuple[str, str, Origin], ...] = (
@@ -12,21 +11,21 @@ _COLUMNS: tuple[tuple[str, str, Origin], ...] = (
 )
 
 
-def charts(findings: Findings) -> list[BarChart]:
+def charts(collected: Collected) -> list[BarChart]:
     return [
         *(
             _chart(table, "network", "Whole networks", "as they are written, random weights")
-            for table in findings.tables_of(TableKind.NETWORKS)
+            for table in collected.tables_of(TableKind.NETWORKS)
         ),
         *(
             _chart(table, "attention", "One attention layer of each kind", "with its two linears")
-            for table in findings.tables_of(TableKind.ATTENTION)
+            for table in collected.tables_of(TableKind.ATTENTION)
         ),
     ]
 
 
 def _chart(table: Named[Table], column: str, title: str, about: str) -> BarChart:
-    rows = sorted(table.held.rows, key=lambda row: -(number(row["modelled_s"]) or 0.0))
+    rows = sorted(table.value.rows, key=lambda row: -(number(row["modelled_s"]) or 0.0))
     series = tuple(
         BarSeries(
             name=name,

@@ -1,18 +1,31 @@
 """Accuracy against seconds: ours by modelled and measured seconds, and the paper's."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from mpcvit.report.charts.chart import Origin, Point, Series, XYChart, hues, slug
-from mpcvit.report.findings import Findings, Named, Table, TableKind
+from mpcvit.report.charts.chart import (
+    BarChart,
+    BarSeries,
+    Chart,
+    Origin,
+    Point,
+    Series,
+    XYChart,
+    hues,
+    number,
+    slug,
+)
+from mpcvit.report.collect import Collected, Named, Table, TableKind
+from mpcvit.report.networks import NetworkRow
 
 X_LABEL, Y_LABEL = "seconds of a private inference", "top-1 accuracy (%)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TradeOff:
-    """A network's accuracy in percent and its seconds, with where they come from."""
+    """A network's accuracy in percent and its seconds, with their origin."""
 
     data: str  # the data set, by the first word of a configuration's name
     network: str
@@ -25,19 +38,53 @@ class TradeOff:
     high: float | None = None
     facts: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of_network(cls, row: NetworkRow, name: str, config: str = "") -> "Iterator[TradeOff]":
+        """Yield a trained network, unless its accuracy is unknown."""
+        if row.top1 is not None:
+            yield cls(
+                data=data_of(config),
+                network=name,
+                config=config,
+                top1=100 * row.top1,
+                seconds=row.modelled_s,
+                origin="modelled",
+                facts={
+                    "heads": row.heads,
+                    "exchanges": f"{row.exchanges:,.0f}",
+                    "MB sent": f"{row.sent_mb:,.1f}",
+                    "seconds by": row.latency_source,
+                },
+            )
 
-def charts(findings: Findings, published: Sequence[TradeOff]) -> list[XYChart]:
-    """A chart for each data set, with the paper's points where it has that data set."""
+    def to_point(self) -> Point:
+        label = self.network if self.form == "plain" else f"{self.network}, {self.form}"
+        return Point(
+            x=self.seconds,
+            y=self.top1,
+            label=label,
+            low=self.low,
+            high=self.high,
+            facts=self.facts,
+        )
+
+
+def charts(collected: Collected, published: Sequence[TradeOff]) -> list[Chart]:
+    """Return a chart for each data set, with the paper's points where it has that data set."""
     # what tells more of the same network comes later, and takes its place
-    own = list({(o.config, o.network, o.form, o.origin): o for o in _found(findings)}.values())
+    ours = {(t.config, t.network, t.form, t.origin): t for t in _collect(collected)}.values()
     return [
-        _chart(data, [one for one in own if one.data == data], published)
-        for data in dict.fromkeys(one.data for one in own)
+        *(
+            trade_off_chart(data, [one for one in ours if one.data == data], published)
+            for data in dict.fromkeys(one.data for one in ours)
+        ),
+        *(_accuracies(table) for table in collected.tables_of(TableKind.SUMMARY)),
     ]
 
 
 def data_of(config: str) -> str:
-    """
+    """Return the data set that a configuration's name begins with.
+
     >>> data_of("cifar10-tiny"), data_of("tiny-imagenet"), data_of("")
     ('cifar10', 'tiny-imagenet', 'unnamed data')
     """
@@ -47,7 +94,7 @@ def data_of(config: str) -> str:
 
 
 def family(network: str) -> str:
-    """A network's name without its ratio or budget: what a line joins.
+    """Return a network's name without its ratio or budget: what a line joins.
 
     >>> family("mpcvit-0.3-distilled"), family("mpcvit-12s"), family("softmax")
     ('mpcvit-distilled', 'mpcvit', 'softmax')
@@ -55,31 +102,31 @@ def family(network: str) -> str:
     return re.sub(r"-\d+(\.\d+)?s?(?=-|$)", "", network)
 
 
-def _chart(data: str, own: list[TradeOff], published: Sequence[TradeOff]) -> XYChart:
+def trade_off_chart(
+    data: str, ours: Sequence[TradeOff], published: Sequence[TradeOff] = ()
+) -> XYChart:
+    """Return accuracy against seconds, with a line for each family of networks."""
     paper = [one for one in published if one.data == data]
-    several = len({one.config for one in own}) > 1
+    several = len({one.config for one in ours}) > 1
     groups: dict[tuple[str, Origin], list[TradeOff]] = {}
-    for one in (*own, *paper):
+    for one in (*ours, *paper):
         name = family(one.network)
         if one.form != "plain":
             name += f", {one.form}"
         if several and one.config:
             name += f" ({one.config})"
         groups.setdefault((name, one.origin), []).append(one)
-    colours = hues([family(one.network) for one in (*own, *paper)])
+    colours = hues([family(one.network) for one in (*ours, *paper)])
     series = [
         Series(
             name=f"{name}, {origin}",
-            points=tuple(_point(one) for one in sorted(members, key=lambda one: one.seconds)),
+            points=tuple(one.to_point() for one in sorted(members, key=lambda one: one.seconds)),
             origin=origin,
             hue=colours[family(members[0].network)],
             dashed=origin == "published" or members[0].form != "plain",
         )
         for (name, origin), members in groups.items()
     ]
-    front = _front(own)
-    if front is not None:
-        series.append(front)
     caption = "Up and left is better. Every line joins networks of one kind at several ratios."
     if paper:
         caption += (
@@ -92,139 +139,88 @@ def _chart(data: str, own: list[TradeOff], published: Sequence[TradeOff]) -> XYC
         caption=caption,
         x_label=X_LABEL,
         y_label=Y_LABEL,
-        series=tuple(series),
+        series=(*series, *_front(ours)),
         labelled=True,
     )
 
 
-def _point(one: TradeOff) -> Point:
-    label = one.network if one.form == "plain" else f"{one.network}, {one.form}"
-    return Point(
-        x=one.seconds, y=one.top1, label=label, low=one.low, high=one.high, facts=one.facts
-    )
-
-
-def _front(own: list[TradeOff]) -> Series | None:
-    """Networks that none beats in both, among those whose seconds were modelled alike."""
+def _front(ours: Sequence[TradeOff]) -> Iterator[Series]:
+    """Yield the networks that none beats in both, if seconds of some were modelled."""
     judged = sorted(
-        (one for one in own if one.origin == "modelled"),
+        (one for one in ours if one.origin == "modelled"),
         key=lambda one: (one.seconds, -one.top1),
     )
     best: list[TradeOff] = []
     for one in judged:
         if not best or one.top1 > best[-1].top1:
             best.append(one)
-    if len(best) < 2 or len(judged) == len(best):
-        return None
-    return Series(
-        name="best trade-offs, modelled",
-        points=tuple(_point(one) for one in best),
-        origin="modelled",
-        hue=-1,
-        marked=False,
+    if 2 <= len(best) < len(judged):
+        yield Series(
+            name="best trade-offs, modelled",
+            points=tuple(one.to_point() for one in best),
+            origin="modelled",
+            hue=-1,
+            marked=False,
+        )
+
+
+def _accuracies(table: Named[Table]) -> BarChart:
+    """Return the accuracy of each network of an experiment with its interval."""
+    rows = [row for row in table.value.rows if number(row["top1_mean"]) is not None]
+    return BarChart(
+        id=slug(f"accuracy {table.name}"),
+        title=f"Accuracy of each network, {table.name}",
+        caption="Means with 95 % intervals: over seeds, or over test images if there is one seed.",
+        value_label=Y_LABEL,
+        categories=tuple(row["network"] for row in rows),
+        series=(
+            BarSeries(
+                name="trained here",
+                values=tuple(float(row["top1_mean"]) for row in rows),
+                origin="trained",
+                intervals=tuple((float(row["top1_low"]), float(row["top1_high"])) for row in rows),
+            ),
+        ),
     )
 
 
-def _found(findings: Findings) -> Iterator[TradeOff]:
-    for found in findings.networks:
-        row = found.held.row
-        if row.top1 is None:
-            continue
-        yield TradeOff(
-            data=data_of(found.held.config),
-            network=found.name,
-            config=found.held.config,
-            top1=100 * row.top1,
-            seconds=row.modelled_s,
-            origin="modelled",
-            facts={
-                "heads": row.heads,
-                "exchanges": f"{row.exchanges:,.0f}",
-                "MB sent": f"{row.sent_mb:,.1f}",
-                "seconds by": row.latency_source,
-            },
-        )
-    summaries = findings.tables_of(TableKind.SUMMARY)
+def _collect(collected: Collected) -> Iterator[TradeOff]:
+    for network in collected.networks:
+        yield from TradeOff.of_network(network.value.row, network.name, network.value.config)
+    summaries = collected.tables_of(TableKind.SUMMARY)
     for table in summaries:
-        yield from _of_summary(table)
-    told = {table.place.with_suffix("") for table in summaries}
-    for table in findings.tables_of(TableKind.RUNS):
-        if table.place.with_name(table.place.stem.removesuffix("-runs")) not in told:
-            yield from _of_runs(table)
-    for table in findings.tables_of(TableKind.PIPELINE):
-        yield from _of_pipeline(table)
+        for row in table.value.rows:
+            facts = {"95 % interval over": "interval", "seeds": "seeds"}
+            facts |= {"exchanges": "exchanges", "MB sent": "sent_mb"}
+            yield from _of_row(row, "top1_mean", "modelled", facts, table.path.parent.name)
+    summarised = {table.path.with_suffix("") for table in summaries}
+    for table in collected.tables_of(TableKind.RUNS):
+        if table.path.with_name(table.path.stem.removesuffix("-runs")) not in summarised:
+            for row in table.value.rows:
+                yield from _of_row(row, "top1", "modelled", {"seed": "seed", "heads": "heads"})
+    for table in collected.tables_of(TableKind.PIPELINE):
+        for row in table.value.rows:
+            facts = {"exchanges": "exchanges", "MB sent": "sent_mb", "images at a time": "batch"}
+            for origin in ("measured", "modelled"):
+                yield from _of_row(row, "top1", origin, facts)
 
 
-def _of_summary(table: Named[Table]) -> Iterator[TradeOff]:
-    config = table.place.parent.name
-    for row in table.held.rows:
-        if row["top1_mean"] in ("", "fail"):
-            continue
+def _of_row(
+    row: Mapping[str, Any], column: str, origin: Origin, facts: Mapping[str, str], config: str = ""
+) -> Iterator[TradeOff]:
+    """Yield a row of a table, unless its accuracy or its seconds are unknown."""
+    top1, seconds = number(row[column]), number(row.get(f"{origin}_s"))
+    config = config or row.get("config", "")
+    if top1 is not None and seconds is not None:
         yield TradeOff(
             data=data_of(config),
             network=row["network"],
             config=config,
-            top1=float(row["top1_mean"]),
-            seconds=float(row["modelled_s"]),
-            origin="modelled",
+            form=row.get("form", "plain"),
+            top1=top1,
+            seconds=seconds,
+            origin=origin,
             low=number(row.get("top1_low")),
             high=number(row.get("top1_high")),
-            facts={
-                "95 % interval over": row.get("interval", ""),
-                "seeds": row.get("seeds", ""),
-                "exchanges": row.get("exchanges", ""),
-                "MB sent": row.get("sent_mb", ""),
-            },
+            facts={name: row.get(source) or "" for name, source in facts.items()},
         )
-
-
-def _of_runs(table: Named[Table]) -> Iterator[TradeOff]:
-    for row in table.held.rows:
-        if row["top1"] in ("", "fail"):
-            continue
-        config = row.get("config", "")
-        yield TradeOff(
-            data=data_of(config),
-            network=row["network"],
-            config=config,
-            top1=float(row["top1"]),
-            seconds=float(row["modelled_s"]),
-            origin="modelled",
-            facts={"seed": row["seed"], "heads": row.get("heads", "")},
-        )
-
-
-def _of_pipeline(table: Named[Table]) -> Iterator[TradeOff]:
-    """Seconds measured, and modelled from what the very same runs counted."""
-    for row in table.held.rows:
-        top1 = number(row["top1"])
-        for origin in ("measured", "modelled"):
-            seconds = number(row.get(f"{origin}_s"))
-            if top1 is None or seconds is None:
-                continue
-            yield TradeOff(
-                data=data_of(row["config"]),
-                network=row["network"],
-                config=row["config"],
-                form=row["form"],
-                top1=top1,
-                seconds=seconds,
-                origin=origin,
-                facts={
-                    "exchanges": row["exchanges"],
-                    "MB sent": row["sent_mb"],
-                    "images at a time": row.get("batch") or "1",
-                },
-            )
-
-
-def number(text: str | None) -> float | None:
-    """A table's number, or None where it has none.
-
-    >>> number("1.5"), number(""), number("fail")
-    (1.5, None, None)
-    """
-    try:
-        return float(text or "")
-    except ValueError:
-        return None

@@ -71,7 +71,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class TrainedNetwork:
     """A trained network without its weights."""
 
     row: NetworkRow
@@ -89,15 +89,15 @@ class Named(Generic[Thing]):
     """Something that was found, where, and a short name that tells it from the others."""
 
     name: str
-    place: Path
-    held: Thing
+    path: Path
+    value: Thing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings:
+class Collected:
     """All that was found, in the order of the places; and what could not be read."""
 
-    networks: tuple[Named[Network], ...] = ()
+    networks: tuple[Named[TrainedNetwork], ...] = ()
     searches: tuple[Named[SearchResult], ...] = ()
     records: tuple[Named[RunRecord], ...] = ()
     logs: tuple[Named[list[dict[str, Any]]], ...] = ()
@@ -105,18 +105,18 @@ class Findings:
     skipped: tuple[str, ...] = ()
 
     def tables_of(self, kind: TableKind) -> list[Named[Table]]:
-        return [table for table in self.tables if table.held.kind is kind]
+        return [table for table in self.tables if table.value.kind is kind]
 
     @property
     def is_empty(self) -> bool:
         return not (self.networks or self.searches or self.records or self.logs or self.tables)
 
 
-def gather(
+def collect(
     places: Sequence[Path],
     latency: LatencyTable | None = None,
     progress: Progress = lambda what, done, total: None,
-) -> Findings:
+) -> Collected:
     """Read files, and whatever folders hold; a named file that cannot be read is refused."""
     named = set()
     for place in places:
@@ -144,14 +144,14 @@ def gather(
 
     def named_apart(kind: type) -> tuple[Any, ...]:
         own = found.get(kind, [])
-        names = name_apart([_home(file) for file, _ in own])
+        names = shortest_unique_names([_home(file) for file, _ in own])
         return tuple(
-            Named(name=name, place=file, held=held)
+            Named(name=name, path=file, value=held)
             for name, (file, held) in zip(names, own, strict=True)
         )
 
-    return Findings(
-        networks=named_apart(Network),
+    return Collected(
+        networks=named_apart(TrainedNetwork),
         searches=named_apart(SearchResult),
         records=named_apart(RunRecord),
         logs=named_apart(list),
@@ -160,10 +160,10 @@ def gather(
     )
 
 
-def name_apart(places: Sequence[Path]) -> list[str]:
+def shortest_unique_names(places: Sequence[Path]) -> list[str]:
     """The shortest name of each place that no other place has.
 
-    >>> name_apart([Path("runs/a/seed-0"), Path("runs/b/seed-0"), Path("runs/b/seed-1")])
+    >>> shortest_unique_names([Path("runs/a/seed-0"), Path("runs/b/seed-0"), Path("runs/b/seed-1")])
     ['a', 'b, seed-0', 'b, seed-1']
     """
     choices = {place: _candidates(place) for place in places}
@@ -207,7 +207,7 @@ def _read(file: Path, latency: LatencyTable | None) -> Any:
         file.suffix == ".safetensors" and _holds(file, CHECKPOINT_FORMAT)
     ):
         checkpoint = Checkpoint.load(file)
-        return Network(
+        return TrainedNetwork(
             row=NetworkRow.of(str(file), checkpoint, latency),
             architecture=checkpoint.architecture,
             provenance=checkpoint.provenance,
