@@ -34,7 +34,9 @@ def compare(
 
     from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.errors import UserError
-    from mpcvit.report.networks import best_trade_offs, draw_trade_off, read_networks
+    from mpcvit.report.charts.trade_off import TradeOff, trade_off_chart
+    from mpcvit.report.figures import write_figure
+    from mpcvit.report.networks import best_trade_offs, read_networks
 
     table = None if latency is None else LatencyTable.load(latency)
     rows, empty = read_networks(places, table)
@@ -45,12 +47,8 @@ def compare(
     rows.sort(key=lambda row: row.modelled_s)
     best, source = best_trade_offs(rows), rows[0].latency_source
     if figure is not None:
-        points = {
-            row.name: [(row.name, row.modelled_s, 100 * row.top1)]
-            for row in rows
-            if row.top1 is not None
-        }
-        draw_trade_off(figure, points, source)
+        points = [point for row in rows for point in TradeOff.of_network(row, row.name)]
+        write_figure(figure, [trade_off_chart("", points)])
     if as_json:
         print_json([{**asdict(row), "best": row.name in best} for row in rows])
         return

@@ -174,13 +174,12 @@ def _prices(latency: Path | None, profile: str, folder: Path) -> "Price":
 
 @contextmanager
 def _watch(name: str) -> "Iterator[Sequence[Observer]]":
-    from mpcvit.report.curves import CurveWriter
-    from mpcvit.report.importance import ImportanceWriter
     from mpcvit.report.live import LiveProgress, console
+    from mpcvit.report.runs import FigureWriter
 
     console.print(name, highlight=False)
     with LiveProgress() as live:
-        yield (live, CurveWriter(), ImportanceWriter())
+        yield (live, FigureWriter())
 
 
 def _tell(summaries: "Sequence[Summary]") -> None:

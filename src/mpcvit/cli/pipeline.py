@@ -127,12 +127,11 @@ def pipeline(
 def _watch(
     name: str, display: "WholeProgress", started: list[str]
 ) -> "Iterator[Sequence[Observer]]":
-    from mpcvit.report.curves import CurveWriter
-    from mpcvit.report.importance import ImportanceWriter
+    from mpcvit.report.runs import FigureWriter
 
     started.append(name)
     with display.training() as live:
-        yield (live, CurveWriter(), ImportanceWriter())
+        yield (live, FigureWriter())
 
 
 def _tell(done: "Sequence[Done]") -> None:

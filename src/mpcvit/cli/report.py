@@ -53,8 +53,8 @@ def report(
     from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.errors import UserError
     from mpcvit.experiments.published import published_trade_offs
-    from mpcvit.report.figures import write_figures
     from mpcvit.report.collect import collect
+    from mpcvit.report.figures import write_figures
     from mpcvit.report.live import counting
     from mpcvit.report.page import make_sections, write_page
 

@@ -1,6 +1,6 @@
 """What every command that trains shares: its run folder, its data and its progress."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mpcvit.data import Dataset, Split
     from mpcvit.data.dataset import SplitName
     from mpcvit.lowering.program import Model
-    from mpcvit.train.loop import Observer
 
 Out = Annotated[
     Path | None,
@@ -95,13 +94,11 @@ def carry_out(
     stage: Callable[..., Outcome],
     config: Config,
     folder: Path,
-    *,
-    drawers: "Sequence[Observer]" = (),
     **settings: Any,
 ) -> Outcome:
     """Load the data and run a stage with its progress shown."""
-    from mpcvit.report.curves import CurveWriter
     from mpcvit.report.live import LiveProgress, console
+    from mpcvit.report.runs import FigureWriter
     from mpcvit.train.devices import join_hosts
     from mpcvit.train.loop import StoppedError
 
@@ -109,8 +106,7 @@ def carry_out(
     dataset = load_data(config)
     try:
         with LiveProgress() as live:
-            observers = (live, CurveWriter(), *drawers)
-            return stage(config, dataset, folder, observers=observers, **settings)
+            return stage(config, dataset, folder, observers=(live, FigureWriter()), **settings)
     except StoppedError as stopped:
         console.print(f"{stopped}; add --resume to go on", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

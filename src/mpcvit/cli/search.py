@@ -92,12 +92,9 @@ def search(
     table.require_shape(config.model, str(latency or "the latency table"))
     split_cpu(config.train.batch_size)
 
-    from mpcvit.report.importance import ImportanceWriter
     from mpcvit.search.task import search as stage
 
-    result = carry_out(
-        stage, config, folder, drawers=(ImportanceWriter(),), latency=table, resume=resume
-    )
+    result = carry_out(stage, config, folder, latency=table, resume=resume)
     accuracy = result.provenance.metrics["test_top1"]
     means = [sum(sum(rows) / len(rows) for rows in heads) / len(heads) for heads in result.alpha]
     if as_json:

@@ -22,14 +22,6 @@ from mpcvit.experiments.recipes import (
 RATIOS = (0.1, 0.3, 0.5, 0.7)
 
 
-class Figure(str, Enum):
-    """What an experiment draws."""
-
-    TRADE_OFF = "trade-off"  # accuracy against seconds
-    BARS = "bars"  # accuracy of each network
-    DISTRIBUTION = "distribution"  # mean alpha per layer of each search
-
-
 class Length(str, Enum):
     """The section of a configuration whose `epochs` every network of an experiment trains."""
 
@@ -47,7 +39,6 @@ class Experiment:
     name: str
     mirrors: str
     about: str
-    figure: Figure
     networks: tuple[Recipe, ...] = ()
     searches: tuple[SearchRecipe, ...] = ()
     length: Length = Length.DISTILL
@@ -81,7 +72,6 @@ EXPERIMENTS = (
         name="attention-variants",
         mirrors="Table: attention variants on CIFAR-10 (accuracy and latency)",
         about="the ten attention kinds, each in every head, on labels alone",
-        figure=Figure.TRADE_OFF,
         networks=tuple(plain(kind) for kind in AttentionKind if kind is not AttentionKind.THE_X),
         length=Length.TRAIN,
     ),
@@ -89,7 +79,6 @@ EXPERIMENTS = (
         name="trade-off",
         mirrors="Figure: top-1 accuracy and latency against all baselines",
         about="MPCViT at four ratios with and without distillation, beside every baseline",
-        figure=Figure.TRADE_OFF,
         networks=(
             SOFTMAX,
             plain(AttentionKind.RELU_SOFTMAX),
@@ -110,7 +99,6 @@ EXPERIMENTS = (
         name="granularity",
         mirrors="Table: structure granularities of the attention search",
         about="layers, rows and heads as units of choice, at two ratios",
-        figure=Figure.BARS,
         networks=tuple(
             mpcvit(ratio, search=search, label=label)
             for ratio in (0.5, 0.7)
@@ -126,7 +114,6 @@ EXPERIMENTS = (
         mirrors="Table: combinations of the training losses at a ratio of 0.7",
         about="which of labels, logits and token features teach, beside networks of one kind "
         "that a teacher taught but no search found",
-        figure=Figure.BARS,
         networks=(
             mpcvit(0.7),
             *(
@@ -149,7 +136,6 @@ EXPERIMENTS = (
         name="latency-weight",
         mirrors="Figures: distribution of alpha under different lambda and numbers of heads",
         about="mean alpha per layer for lambda from 1e-3 to 1e-6, and with twice the heads",
-        figure=Figure.DISTRIBUTION,
         searches=(
             *(
                 searched(f"lambda-{weight}", f"search.latency_weight={weight}")
@@ -163,7 +149,6 @@ EXPERIMENTS = (
         name="mpcvit-plus",
         mirrors="Figure and table: MPCViT+ beside MPCViT, with and without the added ReLU",
         about="GeLU dropped token by token at three thresholds, linears fused, distilled",
-        figure=Figure.TRADE_OFF,
         networks=(
             *(mpcvit(ratio, distilled=True) for ratio in (0.3, 0.7)),
             *(
@@ -192,7 +177,6 @@ EXPERIMENTS = (
         name="mpcvit-plus-granularity",
         mirrors="Figure: GeLU dropped by layer against by token",
         about="the unit of choice of MPCViT+, at two ratios, distilled",
-        figure=Figure.TRADE_OFF,
         networks=tuple(
             mpcvit(ratio, distilled=True, search=search, mlp_form=MlpForm.FUSED_RELU, label=label)
             for label, search in (("mpcvit-plus", _GELU_TOKEN), ("mpcvit-plus-layer", _GELU_LAYER))
@@ -203,7 +187,6 @@ EXPERIMENTS = (
         name="head-pruning",
         mirrors="Table: MPCViT against pruning to one, two and three heads",
         about="ReLU-softmax networks with fewer heads beside MPCViT at 0.7",
-        figure=Figure.TRADE_OFF,
         networks=(*(pruned(heads) for heads in (1, 2, 3)), mpcvit(0.7)),
     ),
 )

@@ -40,7 +40,6 @@ class Recipe:
     heads: int = 0  # of every layer, where not the configuration's
     derivation: Derivation | None = None
     teacher: "Recipe | None" = None
-    series: str = ""  # networks joined by a line in a figure; its own name unless given
 
 
 SOFTMAX = Recipe(name="softmax", settings=("model.attention=softmax",))
@@ -62,7 +61,6 @@ def linformer(ratio: float) -> Recipe:
     return Recipe(
         name=f"linformer-{ratio}",
         settings=("model.attention=linformer", f"model.linformer_ratio={ratio}"),
-        series="linformer",
     )
 
 
@@ -110,7 +108,6 @@ def mpcvit(
             gelu_threshold=gelu_threshold,
         ),
         teacher=SOFTMAX if distilled else None,
-        series=stem + end,
     )
 
 
@@ -121,7 +118,6 @@ def within(budget_s: float, *, mlp_form: MlpForm | None = None) -> Recipe:
         name=f"mpcvit-{budget_s:g}s-distilled",
         derivation=derivation,
         teacher=SOFTMAX,
-        series="mpcvit-distilled",
     )
 
 
@@ -135,5 +131,4 @@ def pruned(heads: int) -> Recipe:
         name=f"pruned-{heads}",
         settings=("model.attention=relu_softmax",),
         heads=heads,
-        series="head pruning",
     )

@@ -14,12 +14,12 @@ from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import Provenance, write_rows
 from mpcvit.artifacts.search import SearchResult
-from mpcvit.experiments.catalogue import Experiment, Figure
+from mpcvit.experiments.catalogue import Experiment
 from mpcvit.experiments.differences import CONFIDENCE, differences
 from mpcvit.experiments.published import published
 from mpcvit.experiments.recipes import Recipe, SearchRecipe
-from mpcvit.report.importance import draw_distributions
-from mpcvit.report.networks import Bar, NetworkRow, draw_bars, draw_trade_off
+from mpcvit.report.networks import NetworkRow
+from mpcvit.report.page import draw_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,30 +218,7 @@ def write_network_results(
             accuracies.setdefault(run.recipe.name, {})[run.config.seed] = run.top1
     if pairs := [asdict(pair) for pair in differences(accuracies)]:
         write_rows(folder / f"{experiment.name}-differences.csv", pairs)
-    series = {run.recipe.name: run.recipe.series or run.recipe.name for run in runs}
-    trained = [summary for summary in summaries if not isinstance(summary.top1_mean, str)]
-    path = folder / f"{experiment.name}.png"
-    if not trained:
-        return summaries
-    if experiment.figure is Figure.TRADE_OFF:
-        points: dict[str, list[tuple[str, float, float]]] = {}
-        for summary in trained:
-            point = (summary.network, summary.modelled_s, float(summary.top1_mean))
-            points.setdefault(series[summary.network], []).append(point)
-        draw_trade_off(path, points, runs[0].network.latency_source)
-    else:
-        draw_bars(
-            path,
-            [
-                Bar(
-                    label=summary.network,
-                    value=float(summary.top1_mean),
-                    low=float(summary.top1_low),
-                    high=float(summary.top1_high),
-                )
-                for summary in trained
-            ],
-        )
+    draw_table(folder / f"{experiment.name}.csv")
     return summaries
 
 
@@ -258,7 +235,7 @@ def write_search_results(
         name: [statistics.fmean(layer) for layer in zip(*found, strict=True)]
         for name, found in by_name.items()
     }
-    draw_distributions(folder / f"{experiment.name}.png", means)
+    draw_table(folder / f"{experiment.name}.csv")
     return means
 
 

@@ -23,9 +23,10 @@ from typing import Any
 from mpcvit.codec import read_toml
 from mpcvit.errors import UserError
 from mpcvit.report.charts.lowering import charts as lowering_charts
-from mpcvit.report.figures import write_figures
 from mpcvit.report.collect import collect
+from mpcvit.report.figures import write_figures
 from mpcvit.report.method import write_method
+from mpcvit.report.page import draw_table
 from mpcvit.storage import replacing
 
 Row = dict[str, Any]
@@ -87,11 +88,15 @@ def write_tables(root: Path) -> list[Path]:
 
 
 def write_figures_of_docs(root: Path) -> list[Path]:
-    """Draw the figures of the README, and return their files."""
+    """Draw the figures of the documentation and of result files, and return their files."""
     folder = root / "docs" / "figures"
+    tables = (png.with_suffix(".csv") for png in sorted((root / "results").rglob("*.png")))
+    drawn = [draw_table(table) for table in tables if table.exists()]
     collected = collect([root / "results" / "secure" / "lowering-dealer.csv"])
     charts = [chart for chart in lowering_charts(collected) if chart.id == "lowered-measured-s"]
-    return [write_method(folder / "method.png"), *write_figures(folder, charts, formats=("png",))]
+    written = [write_method(folder / "method.png")]
+    written += write_figures(folder, charts, formats=("png",))
+    return [*written, *(path for path in drawn if path is not None)]
 
 
 def make_table(declaration: str, root: Path) -> str:

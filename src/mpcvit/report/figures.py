@@ -82,7 +82,7 @@ def to_svg(chart: Chart) -> str:
     ElementTree.register_namespace("", _SVG)
     text = ElementTree.tostring(root, encoding="unicode")
     # ink follows the page, which may be dark
-    return text.replace("#000000", "currentColor").replace('fill="black"', 'fill="currentColor"')
+    return text.replace("#000000", "currentColor")
 
 
 def draw(charts: Sequence[Chart]) -> Any:
@@ -182,9 +182,9 @@ def _plane(panel: Any, chart: XYChart, tips: dict[str, list[str]]) -> None:
     axes.grid(alpha=0.3)
     # inside where there are few, below where many would hide the chart
     if len(chart.series) > 4:
-        panel.legend(loc="outside lower center", ncols=2, fontsize="small")
+        panel.legend(loc="outside lower center", ncols=2, fontsize="small", framealpha=0)
     elif chart.series:
-        axes.legend(fontsize="small")
+        axes.legend(fontsize="small", framealpha=0)
 
 
 def _tell(chart: XYChart, series: str, point: Any) -> str:
@@ -264,7 +264,7 @@ def _bars(panel: Any, chart: BarChart, tips: dict[str, list[str]]) -> None:
     axes.grid(axis="x", alpha=0.3)
     # beside the bars there may be no room
     if len(chart.series) > 1:
-        panel.legend(loc="outside lower center", ncols=3, fontsize="small")
+        panel.legend(loc="outside lower center", ncols=3, fontsize="small", framealpha=0)
 
 
 def _reach(values: Sequence[float | None], intervals: Sequence[tuple[float, float]]) -> Any:
@@ -290,7 +290,8 @@ def _grids(panel: Any, chart: GridChart, tips: dict[str, list[str]]) -> None:
         from matplotlib.patches import Patch
 
         patches = [Patch(color=_colour(hue), label=kind) for kind, hue in chart.kinds.items()]
-        panel.legend(handles=patches, loc="outside lower center", ncols=4, fontsize="small")
+        style = {"ncols": 4, "fontsize": "small", "framealpha": 0}
+        panel.legend(handles=patches, loc="outside lower center", **style)
     panel.suptitle(chart.title)
 
 

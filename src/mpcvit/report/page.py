@@ -67,7 +67,9 @@ def draw_table(table: Path) -> Path | None:
     return table.with_suffix(".png")
 
 
-def render(collected: Collected, sections: Sequence[Section], *, title: str = "mpcvit report") -> str:
+def render(
+    collected: Collected, sections: Sequence[Section], *, title: str = "mpcvit report"
+) -> str:
     """Return the whole page; it asks for nothing beyond itself."""
     others = provenance.other_tables(collected)
     titles = [section.title for section in sections]

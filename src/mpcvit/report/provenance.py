@@ -14,7 +14,12 @@ _TOLD = ("config", "shape", "protocol", "commit", "created", "hardware")
 
 def rows(collected: Collected) -> list[Row]:
     """A row for each thing that was found."""
-    found = [*_networks(collected), *_searches(collected), *_records(collected), *_tables(collected)]
+    found = [
+        *_networks(collected),
+        *_searches(collected),
+        *_records(collected),
+        *_tables(collected),
+    ]
     columns = list(dict.fromkeys(column for row in found for column in row))
     return [{column: row.get(column, "") for column in columns} for row in found]
 
@@ -32,7 +37,6 @@ def other_tables(collected: Collected) -> list[tuple[str, list[Row]]]:
         TableKind.PREDICTIONS: "Private predictions beside the truth",
         TableKind.AGREEMENT: "Private against plaintext predictions",
         TableKind.SPEED: "Speed of training",
-        TableKind.SEARCHES: "Searches",
     }
     return [
         (f"{title}: {table.name}", [dict(row) for row in table.value.rows])

@@ -9,12 +9,9 @@ from mpcvit.cost.estimate import estimate
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import init_parameters
 from mpcvit.report.networks import (
-    Bar,
     NetworkRow,
     activated_share,
     best_trade_offs,
-    draw_bars,
-    draw_trade_off,
     read_networks,
 )
 from tests.models import small_config
@@ -73,32 +70,3 @@ def test_only_networks_that_none_beats_are_marked():
         )
     ]
     assert best_trade_offs(named) == {"fast", "good", "twin"}
-
-
-def test_a_trade_off_shows_each_network_and_joins_a_series(tmp_path, drawn):
-    points = {"x": [("two", 2.0, 60.0), ("one", 1.0, 50.0)], "y": [("three", 3.0, 55.0)]}
-    draw_trade_off(tmp_path / "a.png", points, "where prices came from")
-    (axes,) = drawn[0].axes
-    assert [line.get_xydata().tolist() for line in axes.lines] == [
-        [[1.0, 50.0], [2.0, 60.0]],
-        [[3.0, 55.0]],
-    ]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["x", "y"]
-    assert {text.get_text() for text in axes.texts} == {"one", "two", "three"}
-    assert axes.get_title() == "where prices came from"
-    assert (tmp_path / "a.png").exists()
-
-
-def test_bars_carry_their_intervals(tmp_path, drawn):
-    bars = [
-        Bar(label="one", value=50, low=48, high=52),
-        Bar(label="two", value=60, low=60.004, high=61),  # by rounding, above its own value
-    ]
-    draw_bars(tmp_path / "b.png", bars)
-    (axes,) = drawn[0].axes
-    assert [bar.get_width() for bar in axes.patches] == [50, 60]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["one", "two"]
-    (intervals,) = (line for line in axes.collections)
-    ends = [segment[:, 0].tolist() for segment in intervals.get_segments()]
-    assert ends == [[48, 52], [60, 61]]
-    assert (tmp_path / "b.png").exists()

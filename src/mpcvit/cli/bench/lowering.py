@@ -63,7 +63,6 @@ def lowering(
     from mpcvit.bench.lowered import bench_lowering, read_example
     from mpcvit.bench.networks import paper_networks
     from mpcvit.experiments.published import published
-    from mpcvit.report.costs import draw_lowering
     from mpcvit.report.live import counting
 
     config = load_config(config_file, list(overrides or []))
@@ -82,4 +81,4 @@ def lowering(
         )
     if stage is None:  # the paper times whole networks
         rows = beside_paper(rows, "network", config.name, "trade-off", published)
-    tell(rows, "network", out, as_json, lambda path: draw_lowering(path, rows))
+    tell(rows, "network", out, as_json)

@@ -17,6 +17,7 @@ from mpcvit.cli.bench.tables import (
     Out,
     TableOut,
     beside_paper,
+    is_delivered,
     known_networks,
     tell,
 )
@@ -45,14 +46,13 @@ def attention(
     """
     from mpcvit.bench.secure import bench_attention
     from mpcvit.experiments.published import published
-    from mpcvit.report.costs import draw_seconds
     from mpcvit.report.live import counting
 
     config, settings = load_config(config_file), load_profile(profile)
     with counting() as progress:
         rows = bench_attention(config.model, settings, measure=measure, progress=progress)
     rows = beside_paper(rows, "attention", config.name, "attention-variants", published)
-    tell(rows, "attention", out, as_json, lambda path: draw_seconds(path, rows, "attention"))
+    tell(rows, "attention", out, as_json)
 
 
 @bench.command()
@@ -84,7 +84,6 @@ def network(
     from mpcvit.bench.networks import networks_as_written
     from mpcvit.bench.secure import bench_network
     from mpcvit.experiments.published import published
-    from mpcvit.report.costs import draw_seconds
     from mpcvit.report.live import counting
 
     config, settings = load_config(config_file), load_profile(profile)
@@ -101,7 +100,7 @@ def network(
             searched=searched,
         )
     rows = beside_paper(rows, "network", config.name, "trade-off", published)
-    tell(rows, "network", out, as_json, lambda path: draw_seconds(path, rows, "network"))
+    tell(rows, "network", out, as_json)
 
 
 @bench.command()
@@ -116,13 +115,12 @@ def layers(
     Example: mpcvit bench layers --out results/secure/layers.csv
     """
     from mpcvit.bench.secure import bench_layers
-    from mpcvit.report.costs import draw_layers
     from mpcvit.report.live import counting
 
     config = load_config(config_file)
     with counting() as progress:
         rows = bench_layers(config.model, load_profile(profile), progress=progress)
-    tell(rows, "network", out, as_json, lambda path: draw_layers(path, rows))
+    tell(rows, "network", out, as_json)
 
 
 @bench.command()
@@ -145,7 +143,6 @@ def breakdown(
     Example: mpcvit bench breakdown --profiles semi2k-wan --out results/secure/breakdown.csv
     """
     from mpcvit.bench.secure import bench_breakdown
-    from mpcvit.report.costs import draw_breakdown
     from mpcvit.report.live import counting
 
     config = load_config(config_file)
@@ -158,7 +155,7 @@ def breakdown(
             measure=measure,
             progress=progress,
         )
-    tell(rows, "part", out, as_json, lambda path: draw_breakdown(path, rows))
+    tell(rows, "part", out, as_json)
 
 
 @bench.command()
@@ -171,18 +168,12 @@ def precision(
 
     Example: mpcvit bench precision --out results/secure/precision.csv
     """
-    from mpcvit.artifacts.provenance import write_rows
     from mpcvit.bench.secure import bench_precision
-    from mpcvit.report.costs import draw_precision
     from mpcvit.report.live import counting
 
     with counting() as progress:
         rows = bench_precision(load_profile(profile), progress=progress)
-    if out is not None:
-        write_rows(out, rows)
-        draw_precision(out.with_suffix(".png"), rows)
-    if as_json:
-        print_json(rows)
+    if is_delivered(rows, out, as_json, drawn=True):
         return
     for row in rows:
         print(

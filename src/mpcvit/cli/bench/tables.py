@@ -60,12 +60,18 @@ def beside_paper(
     return beside
 
 
-def is_delivered(rows: Sequence[Mapping[str, Any]], out: Path | None, as_json: bool) -> bool:
-    """Write rows to a file and print them as JSON, where asked; whether that was all."""
+def is_delivered(
+    rows: Sequence[Mapping[str, Any]], out: Path | None, as_json: bool, *, drawn: bool = False
+) -> bool:
+    """Write rows to a file, and print them as JSON if asked to; say whether that was all."""
     from mpcvit.artifacts.provenance import write_rows
 
     if out is not None:
         write_rows(out, rows)
+        if drawn:
+            from mpcvit.report.page import draw_table
+
+            draw_table(out)
     if as_json:
         print_json(list(rows))
     return as_json
@@ -76,11 +82,8 @@ def tell(
     label: str,
     out: Path | None,
     as_json: bool,
-    draw: Callable[[Path], None],
 ) -> None:
-    if out is not None:
-        draw(out.with_suffix(".png"))
-    if is_delivered(rows, out, as_json):
+    if is_delivered(rows, out, as_json, drawn=True):
         return
     for row in rows:
         place = " ".join(str(row[name]) for name in _PLACES if name in row)

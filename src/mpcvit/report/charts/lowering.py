@@ -99,7 +99,10 @@ def _costs(collected: Collected) -> Iterator[_Cost]:
             modelled_s=None if network is None else record.modelled_s(network) / images,
             measured_s=record.measured_s / images if record.was_timed else None,
         )
-    for table in (*collected.tables_of(TableKind.PIPELINE), *collected.tables_of(TableKind.LOWERING)):
+    for table in (
+        *collected.tables_of(TableKind.PIPELINE),
+        *collected.tables_of(TableKind.LOWERING),
+    ):
         for row in table.value.rows:
             several = at_a_time(int(row.get("batch") or 1))
             yield _Cost(
