@@ -79,10 +79,11 @@ def test_the_picture_of_the_method_names_every_step():
 
 
 def test_the_command_writes_tables_and_figures(tmp_path, monkeypatch):
+    unneeded = shutil.ignore_patterns("*.safetensors", "*.png")
     for name in ("docs", "results", "src/mpcvit/demo/shipped", "src/mpcvit/experiments"):
-        shutil.copytree(
-            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.safetensors")
-        )
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=unneeded)
+    figure = tmp_path / "results" / "secure" / "precision.png"  # the others are not to be drawn
+    figure.write_bytes(b"drawn by an earlier version")
     page = tmp_path / "README.md"
     text = (ROOT / "README.md").read_text("utf-8")
     page.write_text(
@@ -92,8 +93,10 @@ def test_the_command_writes_tables_and_figures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written = json.loads(invoke("report", "--docs", "--json").stdout)["written"]
     assert written == [
-        *("README.md", "docs/figures/method.png", "docs/figures/lowered-measured-s.png")
+        *("README.md", "docs/figures/method.png", "docs/figures/lowered-measured-s.png"),
+        "results/secure/precision.png",
     ]
+    assert figure.read_bytes() == (ROOT / "results" / "secure" / "precision.png").read_bytes()
     assert page.read_text("utf-8") == text
     assert all((tmp_path / name).exists() for name in written)
 
