@@ -183,21 +183,21 @@ def _pipeline(config: Config, rounds: int, progress: Progress) -> Rate:
         labels=rng.integers(0, model.classes, size).astype(np.int32),
     )
     seconds = []
-    with TrainBatches(
+    batches = TrainBatches(
         split,
         config.augment,
         config.data,
         batch_size=config.train.batch_size,
         seed=config.seed,
         classes=model.classes,
-    ) as batches:
-        for turn in range(rounds + 1):
-            started = time.perf_counter()
-            for _ in batches.batches(turn):
-                pass
-            if turn > 0:
-                seconds.append(time.perf_counter() - started)
-            progress("input pipeline", turn, rounds)
+    )
+    for turn in range(rounds + 1):
+        started = time.perf_counter()
+        for _ in batches.batches(turn):
+            pass
+        if turn > 0:
+            seconds.append(time.perf_counter() - started)
+        progress("input pipeline", turn, rounds)
     return Rate.of("input pipeline", size, seconds)
 
 

@@ -1,11 +1,16 @@
-"""One training batch as a function of (recipe, epoch, step), wherever it is computed."""
+"""From splits to batches: augmented and shuffled for training, plain for evaluation."""
 
-from dataclasses import dataclass
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpcvit.artifacts.config import AugmentConfig
+from mpcvit.artifacts.config import AugmentConfig, DataConfig
 from mpcvit.data.augment import (
     flip,
     normalisation,
@@ -17,81 +22,106 @@ from mpcvit.data.dataset import Split
 from mpcvit.data.mixing import Mix, draw_mix, mix, partners, soft_targets
 from mpcvit.data.randaugment import rand_augment
 from mpcvit.data.streams import Purpose, Streams
+from mpcvit.errors import UserError
+
+_MAX_THREADS = 8
+_AHEAD = 2  # batches per thread that are made in advance
 
 
 class Batch(NamedTuple):
-    """What one training step of one process needs: NumPy arrays, or a device's."""
+    """The input of one training step of one process: NumPy arrays, or a device's."""
 
     images: Any  # float32 [batch, height, width, channel], normalised
     targets: Any  # float32 [batch, classes], each row sums to 1
     labels: Any  # int32 [batch], of the images before mixing
-    indices: Any  # int32 [batch], where the images lie in their split
+    indices: Any  # int32 [batch], of the images in their split
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """All that decides what is in a batch; `shard` is (process, processes)."""
+@dataclass(frozen=True)
+class TrainBatches:
+    """The batches of every epoch, each a function of (seed, epoch, step) alone.
+
+    The number of threads, the step at which an epoch is resumed and the number of
+    processes that share a batch change no bit. The shards of a batch, joined, are the
+    batch; `shard` is (process, processes). A partial batch at the end of an epoch is
+    dropped. If `data.workers` is 0, batches are made in the calling thread.
+    """
 
     split: Split
     augment: AugmentConfig
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    data: DataConfig
+    _: KW_ONLY
     batch_size: int
     seed: int
     classes: int
-    shard: tuple[int, int]
+    shard: tuple[int, int] = (0, 1)
+
+    def __post_init__(self) -> None:
+        process, processes = self.shard
+        if not 0 <= process < processes:
+            raise ValueError(f"there is no shard {process} of {processes}")
+        if self.batch_size < 1 or self.batch_size % (2 * processes):
+            raise UserError(
+                f"train.batch_size is {self.batch_size}, but must be divisible by {2 * processes}: "
+                "images are mixed in pairs, and each process takes the same number of them"
+            )
+        if self.batch_size > len(self.split):
+            raise UserError(
+                f"train.batch_size is {self.batch_size}, but there are only {len(self.split)} "
+                "training images"
+            )
+        normalisation(self.data.mean, self.data.std, self.split.images.shape[-1])
 
     @property
-    def shard_size(self) -> int:
-        return self.batch_size // self.shard[1]
+    def steps_per_epoch(self) -> int:
+        return len(self.split) // self.batch_size
 
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        height, width, channels = self.split.images.shape[1:]
-        return height, width, channels
-
-
-class BatchMaker:
-    """Makes the batches of a recipe, in any order and with equal results everywhere."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        # a plain view: indexing np.memmap costs as much as flipping the image
-        self._images = np.asarray(recipe.split.images)
-        self._factor, self._offset = normalisation(recipe.mean, recipe.std, recipe.image_shape[-1])
-        self._fill = tuple(min(255, round(255 * mean)) for mean in recipe.mean)
-        self._image_streams = Streams(seed=recipe.seed, purpose=Purpose.IMAGE)
-        self._erasing_streams = Streams(seed=recipe.seed, purpose=Purpose.ERASING)
-        self._pair_streams = Streams(seed=recipe.seed, purpose=Purpose.PAIR)
-        self._order_epoch = -1
-        self._order = np.empty(0, np.int64)
+    def batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """Give the batches of one epoch from `start_step` on, made ahead by threads."""
+        steps = range(start_step, self.steps_per_epoch)
+        if (threads := count_threads(self.data.workers)) == 0:
+            yield from (self.make(epoch, step) for step in steps)
+            return
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="mpcvit-data")
+        try:
+            pending = deque(pool.submit(self.make, epoch, s) for s in steps[: _AHEAD * threads])
+            for step in steps:
+                batch = pending.popleft().result()
+                if step + _AHEAD * threads < steps.stop:
+                    pending.append(pool.submit(self.make, epoch, step + _AHEAD * threads))
+                yield batch
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def make(self, epoch: int, step: int) -> Batch:
-        recipe = self._recipe
-        first = step * recipe.batch_size + recipe.shard[0] * recipe.shard_size
-        indices = self._order_of(epoch)[first : first + recipe.shard_size]
-        pixels = np.empty((len(indices), *recipe.image_shape), np.uint8)
+        """Make one batch. Threads may call this at once: it changes nothing here."""
+        process, processes = self.shard
+        size = self.batch_size // processes
+        first = step * self.batch_size + process * size
+        indices = _order(self.seed, epoch, len(self.split))[first : first + size]
+        streams = Streams(seed=self.seed, purpose=Purpose.IMAGE)
+        pixels = np.empty((size, *self.split.images.shape[1:]), np.uint8)
         for row, index in enumerate(indices):
-            pixels[row] = self._augment(epoch, int(index))
-        images = normalise(pixels, self._factor, self._offset)
-        if recipe.augment.erasing:
+            rng = streams.at(epoch=epoch, index=int(index))
+            pixels[row] = self._augment(self._images[index], rng)
+        constants = normalisation(self.data.mean, self.data.std, pixels.shape[-1])
+        images = normalise(pixels, *constants)
+        if self.augment.erasing:
+            streams = Streams(seed=self.seed, purpose=Purpose.ERASING)
             for row, index in enumerate(indices):
-                rng = self._erasing_streams.at(epoch=epoch, index=int(index))
-                images[row] = random_erasing(images[row], rng, probability=recipe.augment.erasing)
-        labels = np.array(recipe.split.labels[indices], np.int32)
+                rng = streams.at(epoch=epoch, index=int(index))
+                images[row] = random_erasing(images[row], rng, probability=self.augment.erasing)
+        labels = np.array(self.split.labels[indices], np.int32)
         images, targets = self._mix(epoch, first // 2, images, labels)
         return Batch(images, targets, labels, indices=indices.astype(np.int32))
 
-    def _order_of(self, epoch: int) -> np.ndarray:
-        if epoch != self._order_epoch:
-            rng = Streams(seed=self._recipe.seed, purpose=Purpose.ORDER).at(epoch=epoch, index=0)
-            self._order_epoch, self._order = epoch, rng.permutation(len(self._recipe.split))
-        return self._order
+    @cached_property
+    def _images(self) -> np.ndarray:
+        # a plain view: indexing np.memmap costs as much as flipping the image
+        return np.asarray(self.split.images)
 
-    def _augment(self, epoch: int, index: int) -> np.ndarray:
-        augment = self._recipe.augment
-        rng = self._image_streams.at(epoch=epoch, index=index)
-        image = self._images[index]
+    def _augment(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        augment = self.augment
         if augment.crop_scale != (1, 1):
             image = random_resized_crop(
                 image, rng, scale=augment.crop_scale, ratio=augment.crop_ratio
@@ -104,18 +134,19 @@ class BatchMaker:
             ops=augment.rand_augment_ops,
             magnitude=augment.rand_augment_magnitude,
             std=augment.rand_augment_std,
-            fill=self._fill,
+            fill=tuple(min(255, round(255 * mean)) for mean in self.data.mean),
         )
 
     def _mix(
         self, epoch: int, first_pair: int, images: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        augment = self._recipe.augment
+        augment = self.augment
         mixes = [Mix()] * (len(labels) // 2)
         if augment.mix_off_epoch == 0 or epoch < augment.mix_off_epoch:
+            streams = Streams(seed=self.seed, purpose=Purpose.PAIR)
             mixes = [
                 draw_mix(
-                    self._pair_streams.at(epoch=epoch, index=first_pair + pair),
+                    streams.at(epoch=epoch, index=first_pair + pair),
                     height=images.shape[1],
                     width=images.shape[2],
                     mixup=augment.mixup,
@@ -126,7 +157,44 @@ class BatchMaker:
                 for pair in range(len(mixes))
             ]
         lam = np.repeat([choice.lam for choice in mixes], 2)
-        targets = soft_targets(
-            labels, partners(labels), lam, self._recipe.classes, augment.label_smoothing
-        )
+        targets = soft_targets(labels, partners(labels), lam, self.classes, augment.label_smoothing)
         return mix(images, mixes), targets
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, count: int) -> np.ndarray:
+    """Return the order of an epoch's images."""
+    return Streams(seed=seed, purpose=Purpose.ORDER).at(epoch=epoch, index=0).permutation(count)
+
+
+class EvalBatch(NamedTuple):
+    """A batch of fixed size; `mask` is 1 for an image and 0 for padding."""
+
+    images: np.ndarray  # float32 [batch, height, width, channel], normalised
+    labels: np.ndarray  # int32 [batch]
+    mask: np.ndarray  # float32 [batch]
+
+
+def eval_batches(split: Split, data: DataConfig, batch_size: int) -> Iterator[EvalBatch]:
+    """Give all images once and in order; zeros fill up the last batch."""
+    constants = normalisation(data.mean, data.std, split.images.shape[-1])
+    for start in range(0, len(split), batch_size):
+        pixels = np.asarray(split.images[start : start + batch_size])
+        count = len(pixels)
+        images = np.zeros((batch_size, *pixels.shape[1:]), np.float32)
+        images[:count] = normalise(pixels, *constants)
+        labels = np.zeros(batch_size, np.int32)
+        labels[:count] = split.labels[start : start + count]
+        yield EvalBatch(images, labels, (np.arange(batch_size) < count).astype(np.float32))
+
+
+def count_threads(wanted: int) -> int:
+    """Return the number of threads that make batches; -1 is resolved by the cores.
+
+    That is one per core beside the trainer's, and at most eight. On up to two cores it
+    is none, because training keeps all of them busy.
+    """
+    if wanted >= 0:
+        return wanted
+    cores = len(os.sched_getaffinity(0))
+    return 0 if cores <= 2 else min(_MAX_THREADS, cores - 1)

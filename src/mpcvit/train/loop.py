@@ -79,7 +79,7 @@ def fit(
     """Train a task to the end of its epochs, or of a resumed run's."""
     devices = Devices()
     devices.require_divisible(config.train.batch_size, "train.batch_size")
-    with TrainBatches(
+    batches = TrainBatches(
         dataset.train,
         config.augment,
         config.data,
@@ -87,13 +87,13 @@ def fit(
         seed=config.seed,
         classes=config.model.classes,
         shard=(config.distributed.process, config.distributed.processes),
-    ) as batches:
-        run = _Run(task, config, dataset, folder, devices, batches, observers)
-        run.prepare(resume=resume)
-        with _stop_requests() as stop_requested:
-            run.go(stop_requested)
-        devices.wait_for_writer()
-        return run.state
+    )
+    run = _Run(task, config, dataset, folder, devices, batches, observers)
+    run.prepare(resume=resume)
+    with _stop_requests() as stop_requested:
+        run.go(stop_requested)
+    devices.wait_for_writer()
+    return run.state
 
 
 class _Run:

@@ -174,7 +174,7 @@ def test_empty_path_is_refused(load):
         load("")
 
 
-@pytest.mark.parametrize("module", ["mpcvit.data", "mpcvit.data.workers"])
+@pytest.mark.parametrize("module", ["mpcvit.data", "mpcvit.data.batches"])
 def test_import_is_light(module):
     heavy = {"jax", "flax", "pyarrow", "sklearn", "rich", "scipy", "matplotlib"}
     code = f"import sys, {module}; print(*sorted({heavy} & set(sys.modules)))"

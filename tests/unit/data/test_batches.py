@@ -1,4 +1,5 @@
 import os
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from mpcvit.artifacts.config import AugmentConfig, DataConfig
 from mpcvit.data import Batch, Split, TrainBatches, eval_batches
-from mpcvit.data.pipeline import count_workers
+from mpcvit.data.batches import count_threads
 from mpcvit.errors import UserError
 
 RGB = DataConfig(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), workers=0)
@@ -16,7 +17,8 @@ FLOAT32_ROUNDING = 1e-6  # of values below 4
 
 def train(split: Split, augment: AugmentConfig | None = None, **changes: Any) -> TrainBatches:
     settings = {"batch_size": 12, "seed": 3, "classes": 5, **changes}
-    return TrainBatches(split, augment or AugmentConfig(), RGB, **settings)
+    data = replace(RGB, workers=settings.pop("workers", 0))
+    return TrainBatches(split, augment or AugmentConfig(), data, **settings)
 
 
 def assert_same(one: Batch, other: Batch) -> None:
@@ -65,6 +67,50 @@ def test_resumed_epoch_goes_on_as_it_would(small_split, everything):
     assert len(rest) == 2
     for one, other in zip(whole[3:], rest, strict=True):
         assert_same(one, other)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("start_step", [0, 9])
+def test_threads_change_no_bit(workers, start_step, small_split, everything):
+    expected = list(train(small_split, everything, batch_size=4).batches(1, start_step))
+    threaded = train(small_split, everything, batch_size=4, workers=workers)
+    made = list(threaded.batches(1, start_step))
+    assert len(made) == len(expected) == 15 - start_step
+    for one, other in zip(expected, made, strict=True):
+        assert_same(one, other)
+
+
+def test_threads_work_ahead_at_the_same_time(small_split):
+    """Every thread waits for the others, which none of them could do alone."""
+    together = threading.Barrier(3, timeout=20.0)
+
+    class Meeting(TrainBatches):
+        def make(self, epoch: int, step: int) -> Batch:
+            together.wait()
+            return super().make(epoch, step)
+
+    data = replace(RGB, workers=3)
+    settings = {"batch_size": 4, "seed": 3, "classes": 5}
+    made = Meeting(small_split, AugmentConfig(), data, **settings).batches(0)
+    assert len(list(made)) == 15
+
+
+def test_threads_end_when_batches_are_given_up(small_split, everything):
+    made = train(small_split, everything, batch_size=4, workers=2)
+    before = threading.active_count()
+    old = made.batches(0)
+    next(old)
+    assert threading.active_count() == before + 2
+    del old
+    assert threading.active_count() == before
+    assert_same(
+        next(made.batches(1)), next(train(small_split, everything, batch_size=4).batches(1))
+    )
+
+
+def test_a_failure_in_a_thread_is_raised(small_split):
+    with pytest.raises(IndexError, match="out of bounds"):
+        next(train(small_split, classes=2, workers=1).batches(0))
 
 
 @pytest.mark.parametrize("processes", [2, 3])
@@ -153,8 +199,8 @@ def test_evaluation_sees_each_image_once_and_in_order(batch_size, small_split):
     assert not images[61:].any()
 
 
-@pytest.mark.parametrize(("cores", "workers"), [(1, 0), (2, 0), (3, 2), (8, 7), (9, 8), (64, 8)])
-def test_workers_by_the_number_of_cores(cores, workers, monkeypatch):
+@pytest.mark.parametrize(("cores", "threads"), [(1, 0), (2, 0), (3, 2), (8, 7), (9, 8), (64, 8)])
+def test_threads_by_the_number_of_cores(cores, threads, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(cores)))
-    assert count_workers(-1) == workers
-    assert count_workers(5) == 5
+    assert count_threads(-1) == threads
+    assert count_threads(5) == 5
