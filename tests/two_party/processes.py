@@ -25,11 +25,11 @@ def _modules():
         try:
             words = (entry / "cmdline").read_text().split("\0")
             parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue  # it has just ended
-        module = next((word for word in words if word.startswith("mpcvit.secure.")), "")
-        if module:
+            module = next((word for word in words if word.startswith("mpcvit.secure.")), "")
             folder = words[words.index(module) + 2] if module.endswith(".party") else ""
+        except (OSError, ValueError, IndexError):
+            continue  # it has just ended, or just begun
+        if module:
             yield int(entry.name), parent, module, folder
 
 
@@ -51,7 +51,7 @@ def ports_of(process):
         return []
     found = []
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+        for line in _table(process, table):
             words = line.split()
             if words[3] == "0A" and words[9] in own:
                 found.append(int(words[1].rpartition(":")[2], 16))
@@ -61,14 +61,21 @@ def ports_of(process):
 def sockets_of(process):
     """The names of the unix sockets on which a process listens."""
     own = _sockets(process)
-    lines = Path(f"/proc/{process}/net/unix").read_text().splitlines()[1:]
-    words = [line.split() for line in lines]
+    words = [line.split() for line in _table(process, "unix")]
     listens = "00010000"  # the flag of sockets that accept connections
     return [
         os.path.basename(word[7])
         for word in words
         if len(word) > 7 and word[3] == listens and word[6] in own
     ]
+
+
+def _table(process, name):
+    """The kernel's sockets of a kind; none if the process has just ended."""
+    try:
+        return Path(f"/proc/{process}/net/{name}").read_text().splitlines()[1:]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def _sockets(process):
@@ -81,7 +88,7 @@ def _sockets(process):
     for entry in descriptors:
         try:
             target = os.readlink(f"/proc/{process}/fd/{entry}")
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue
         if target.startswith("socket:["):
             found.add(target[len("socket:[") : -1])

@@ -3,6 +3,8 @@
 Nothing here imports SPU or JAX: a dealer's host needs neither.
 """
 
+from dataclasses import dataclass
+
 SPU_VERSION = "0.9.5"
 """The one whose client, random generator and requests all of this was checked against."""
 
@@ -12,3 +14,11 @@ PARTIES = (ADJUSTING, WITNESSING)
 
 The first gets the dealer's material; the second watches that nothing else is asked for.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class DealerTerms:
+    """What a dealer says about itself."""
+
+    spu: str  # version
+    key: str  # fingerprint

@@ -1,7 +1,6 @@
 """A party's side of a dealer: authorise a job, and fetch its material."""
 
 import contextlib
-import json
 import socket
 import ssl
 import time
@@ -10,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
 
-from mpcvit.dealer import SPU_VERSION
+from mpcvit.codec import decode
+from mpcvit.dealer import SPU_VERSION, DealerTerms
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import Job
 from mpcvit.hosts.peer import DEALER, peer_of
+from mpcvit.storage import read_json
 
 _RETRY_S = 0.3
 _MOST_ANSWER = 1 << 12
@@ -22,7 +23,7 @@ _PIECE_BYTES = 1 << 18
 
 @dataclass(frozen=True, kw_only=True)
 class DealerClient:
-    """Speaks with one dealer. What fails on the way is tried again for `patience_s`."""
+    """A connection to one dealer. A request that fails is tried again for `patience_s`."""
 
     address: str  # host:port, as in the dealer's certificate
     fingerprint: str  # of the key that seeds are encrypted to
@@ -32,15 +33,16 @@ class DealerClient:
 
     def check(self) -> None:
         """Make sure that the dealer is there, and the one that is meant."""
-        terms = json.loads(self._patiently(lambda: self._ask("GET", "/terms")))
-        if terms.get("key") != self.fingerprint:
+        content = self._patiently(lambda: self._ask("GET", "/terms"), is_first=True)
+        where = f"the answer of the dealer at {self.address}"
+        terms = decode(DealerTerms, read_json(content, where), where)
+        if terms.key != self.fingerprint:
             raise DealerError(
                 f"the dealer at {self.address} has another key than the one given for it"
             )
-        if terms.get("spu") != SPU_VERSION:
+        if terms.spu != SPU_VERSION:
             raise DealerError(
-                f"the dealer at {self.address} serves SPU {str(terms.get('spu'))[:20]!r}, not "
-                f"{SPU_VERSION}"
+                f"the dealer at {self.address} serves SPU {terms.spu[:20]!r}, not {SPU_VERSION}"
             )
 
     def metrics(self) -> bytes:
@@ -91,9 +93,16 @@ class DealerClient:
         self._patiently(go_on, lambda: filled)
 
     def _patiently(
-        self, attempt: Callable[[], bytes], progress: Callable[[], int] = lambda: 0
+        self,
+        attempt: Callable[[], bytes],
+        progress: Callable[[], int] = lambda: 0,
+        *,
+        is_first: bool = False,
     ) -> bytes:
-        """Try until it works, or nothing has moved for too long."""
+        """Try until it works, or nothing has moved for too long.
+
+        A dealer that was there may be about to come back; one that never was is not.
+        """
         deadline, reached = time.monotonic() + self.patience_s, progress()
         while True:
             try:
@@ -110,6 +119,11 @@ class DealerClient:
             except ssl.SSLError as error:
                 failure = f"hung up: {(error.reason or str(error)).replace('_', ' ').lower()}"
             except ConnectionRefusedError:
+                if is_first:
+                    raise DealerError(
+                        f"nobody listens at the dealer's address {self.address}; is `mpcvit dealer "
+                        "serve` running there?"
+                    ) from None
                 failure = "is not there: connection refused"
             except (OSError, HTTPException, ValueError) as error:
                 failure = f"breaks off: {getattr(error, 'strerror', None) or error}"

@@ -25,7 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from mpcvit.dealer import ADJUSTING, PARTIES, SPU_VERSION
+from mpcvit.codec import encode
+from mpcvit.dealer import ADJUSTING, PARTIES, SPU_VERSION, DealerTerms
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.http import Request, answer, head_of, read_request
 from mpcvit.dealer.job_reader import JobReader
@@ -186,8 +187,8 @@ class _DealerService:
         match request.method, *request.path.split("/")[1:]:
             case "GET", "terms":
                 line.what = "terms"
-                terms = {"spu": SPU_VERSION, "key": self._fingerprint}
-                reply.send(answer(200, json.dumps(terms).encode()))
+                terms = DealerTerms(spu=SPU_VERSION, key=self._fingerprint)
+                reply.send(answer(200, json.dumps(encode(terms)).encode()))
             case "GET", "metrics":
                 line.what = "metrics"
                 totals = self._table.totals(peer.fingerprint)

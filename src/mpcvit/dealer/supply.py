@@ -36,16 +36,14 @@ class Supply:
         self, inference: int, tick: Callable[[int, int], None] = lambda done, total: None
     ) -> FetchCost:
         """Return once all of an inference's material is here; `tick` is called meanwhile."""
-        begun_before = inference in self._loads
+        if inference in self._loads and self._loads[inference].has_failed:
+            del self._loads[inference]  # the dealer may have been away while nobody needed it
         self.prefetch(inference)
         try:
             return self._loads[inference].wait(tick)
         except DealerError:
             del self._loads[inference]
-            if not begun_before:
-                raise
-        # the dealer may have been away while nobody needed it
-        return self.wait(inference, tick)
+            raise
 
     def material(self, inference: int) -> memoryview:
         load = self._loads.get(inference)
@@ -74,6 +72,10 @@ class _Load:
     @property
     def is_whole(self) -> bool:
         return self._offline is not None
+
+    @property
+    def has_failed(self) -> bool:
+        return self._ended.is_set() and not self.is_whole
 
     def wait(self, tick: Callable[[int, int], None]) -> FetchCost:
         while not self._ended.wait(_TICK_S):

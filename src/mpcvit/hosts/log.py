@@ -16,7 +16,7 @@ _MAX_WAITING = 1_000  # lines
 _CLOSE_S = 2.0
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -24,7 +24,7 @@ def _now() -> str:
 class LogLine:
     """A line of a log, which is completed while the connection lasts."""
 
-    time: str = field(default_factory=_now)  # when the connection came
+    time: str = field(default_factory=now)  # when the connection came
     peer: str
     certificate: str = ""  # the name in it
 

@@ -4,6 +4,7 @@ python -m tests.unit.dealer.counting ours|naive < a JSON list of jobs in base64
 """
 
 import base64
+import contextlib
 import json
 import os
 import sys
@@ -42,8 +43,11 @@ def cpu_seconds(pid):
 
 def family(pid):
     """A process and its children."""
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    return [pid, *(int(child) for file in children for child in file.read_text().split())]
+    found = [pid]
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            found += map(int, file.read_text().split())
+    return found
 
 
 def read_naively(content):

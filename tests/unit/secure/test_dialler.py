@@ -206,7 +206,7 @@ def test_the_wrong_certificate(certs, tmp_path, theirs, own, match):
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no message of mpcvit"),
         (b"\0\0\0\2{}", "another version"),
         (b"\0\0\0\2[]", "no message of mpcvit"),
-        (Answer(verdict=Verdict.WELCOME, session="x"), "cannot be understood"),
+        (encode(WELCOME).replace(SESSION.encode(), b"x" * len(SESSION)), "cannot be understood"),
         (b"", "hung up without an answer"),
     ],
     ids=range(5),
@@ -239,6 +239,23 @@ def test_silence_is_not_endless(certs, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:  # does not even shake hands
         address = f"localhost:{listener.getsockname()[1]}"
         refused(address, certs / "pair/client", r"no answer \(tried for 0.5 s\)", connect_s=0.5)
+
+
+def test_connections_of_a_session_that_are_refused_end_it_at_once(certs, tmp_path):
+    """Behind a router, the address that a server advertises may lead nowhere."""
+    (nowhere,) = free_addresses(1)
+    elsewhere = Answer(verdict=Verdict.WELCOME, session=SESSION, address=nowhere)
+    with (
+        Server(certs / "pair/server", elsewhere) as server,
+        line_to(server.address, certs / "pair/client") as line,
+    ):
+        line.open(HELLO)
+        with carry(line, tmp_path):
+            started = time.monotonic()
+            expected = f"cannot open the session's connections to {nowhere}: .*refused"
+            with pytest.raises(PartyError, match=expected):
+                check_for_seconds(line)
+            assert time.monotonic() - started < 2
 
 
 def test_nobody_there(certs):

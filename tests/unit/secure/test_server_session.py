@@ -19,7 +19,7 @@ HELLO = Hello(terms={}, images=1, batch_size=1)
 class ControlConnection:
     """Keeps what the client would hear."""
 
-    is_lost = False
+    is_lost = peer_is_done = False
 
     def __init__(self):
         self.sent, self.ends = [], []
@@ -81,6 +81,24 @@ def test_a_party_that_fails_is_named_at_both_ends(tmp_path):
     session, ended = run_with(tmp_path, failing(UserError("the model owner's process died")))
     assert ended == "the model owner's process died"
     assert session.control.ends == [ended]
+
+
+def test_a_client_that_has_its_answers_makes_the_session_well_ended(tmp_path):
+    """Its process is gone then, and may bring down the party that still waits for a receipt."""
+
+    async def fail_after_farewell(watch):
+        session_of_test.control.peer_is_done = True
+        raise UserError("the model owner's process ended unexpectedly")
+
+    async def main():
+        nonlocal session_of_test
+        session_of_test = session_in(tmp_path)
+        welcome = Answer(verdict=Verdict.WELCOME, session=session_of_test.name)
+        return await session_of_test.run(HELLO, welcome, fail_after_farewell)
+
+    session_of_test = None
+    assert asyncio.run(main()) == "done"
+    assert session_of_test.control.ends == [""]
 
 
 def fail_to_meet(*_, **__):

@@ -4,12 +4,15 @@ import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpcvit.artifacts.profile import Profile
 from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_public_key
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.secure.parties.roles import Address
+
+_MAX_PATIENCE_S = 8.0  # so that both parties know within ten seconds that a dealer is gone
 
 
 def require_known_spu() -> None:
@@ -29,6 +32,9 @@ class DealerEndpoint:
     key: str  # file with the dealer's public key
     tls: str  # folder with this party's certificate
     dialled: Address = ""  # where the address is reached, if elsewhere
+
+    def client_of(self, profile: Profile) -> DealerClient:
+        return self.client(min(profile.limits.connect_s, _MAX_PATIENCE_S))
 
     def client(self, patience_s: float) -> DealerClient:
         require_known_spu()

@@ -40,7 +40,7 @@ class PartyDealing:
     def __init__(self, channel: Channel, profile: Profile, place: DealerEndpoint) -> None:
         self._channel, self._profile = channel, profile
         self._public = load_public_key(place.key)
-        self._client = place.client(profile.limits.connect_s)
+        self._client = place.client_of(profile)
         self._follower = ScriptFollower()
         self._set_up = Script(())
         self._scripts: dict[int, Script] = {}

@@ -252,14 +252,20 @@ def watch(
     limits = profile.limits
     patience_s = limits.connect_s + 2 * limits.silence_s
     last_s = time.monotonic()
+
+    def is_over() -> bool:
+        return is_enough() or all(journal.knows(party.role, Done) for party in parties)
+
     with selectors.DefaultSelector() as selector:
         for party in parties:
             selector.register(party.control, selectors.EVENT_READ, party)
-        while not is_enough() and not all(journal.knows(party.role, Done) for party in parties):
+        while not is_over():
             for key, _ in selector.select(timeout=1.0):
                 last_s = time.monotonic()
-                if not _collect(key.data, journal):
+                if not _collect(key.data, journal) and not is_over():
                     raise _ended(key.data, journal)
+            if is_over():  # and nothing that happens now makes it fail
+                return
             check()
             if time.monotonic() - last_s > patience_s:
                 raise PartyError(f"no party made progress for {patience_s:g} s")

@@ -13,13 +13,12 @@ from mpcvit.secure.service.messages import (
     Answer,
     Hello,
     Word,
-    decode_word,
     encode,
-    read_document,
+    read_message,
 )
 
 _GRACE_S = 3.0  # the own party may know more precisely why the peer is gone
-_FAREWELL_S = 10.0
+_FAREWELL_S = 10.0  # for the peer's last word, which shows that it has read this end's
 
 
 class ControlConnection:
@@ -50,6 +49,11 @@ class ControlConnection:
     def is_lost(self) -> bool:
         return self._gone_at is not None and self.farewell is None
 
+    @property
+    def peer_is_done(self) -> bool:
+        """Whether the peer said that the session ended well."""
+        return self.farewell is not None and not self.farewell.reason
+
     async def wait_until_over(self) -> None:
         await self._peer_ended.wait()
 
@@ -61,12 +65,11 @@ class ControlConnection:
             raise PartyError(self._lost)
 
     async def end(self, reason: str = "") -> None:
-        """Say the last word; after a session that ended well, wait for the peer's."""
+        """Say the last word, and wait for the peer's: a line that is closed at once may lose it."""
         self.send(Word(is_end=True, reason=reason))
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._stream.writer.drain(), _FAREWELL_S)
-            if not reason:
-                await asyncio.wait_for(self._peer_ended.wait(), _FAREWELL_S)
+            patience_s = _GRACE_S if reason else _FAREWELL_S
+            await asyncio.wait_for(self._peer_ended.wait(), patience_s)
         await self.stop()
 
     async def stop(self) -> None:
@@ -78,10 +81,13 @@ class ControlConnection:
     async def _listen(self) -> None:
         try:
             while self.farewell is None:
-                document = await asyncio.wait_for(read_document(self._stream.reader), SILENCE_S)
-                word = decode_word(document)
-                if word.is_end:
-                    self.farewell = word
+                message = await asyncio.wait_for(read_message(self._stream.reader), SILENCE_S)
+                if not isinstance(message, Word):
+                    raise PartyError("received a message out of turn")
+                if message.is_end:
+                    self.farewell = message
+                    if message.reason:  # the peer waits until it was read
+                        self.send(message)
         except (OSError, EOFError, asyncio.TimeoutError, PartyError):
             self._gone_at = time.monotonic()
         finally:

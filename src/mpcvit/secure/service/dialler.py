@@ -26,9 +26,9 @@ from mpcvit.secure.service.messages import (
     Join,
     Verdict,
     Way,
-    decode_answer,
+    Word,
     encode,
-    read_document,
+    read_message,
 )
 from mpcvit.secure.service.tunnel import Tunnel
 
@@ -68,6 +68,7 @@ class ServerLine:
         self._fingerprint = ""
         self._answer = Answer(verdict=Verdict.BUSY)
         self._violation = ""
+        self._has_joined = False  # whether any of the session's connections was opened
 
     # for the thread that runs the session
 
@@ -91,8 +92,7 @@ class ServerLine:
 
     @property
     def server_is_done(self) -> bool:
-        farewell = None if self._control is None else self._control.farewell
-        return farewell is not None and not farewell.reason
+        return self._control is not None and self._control.peer_is_done
 
     def end(self, reason: str = "") -> None:
         """Tell the server that the session is over."""
@@ -147,10 +147,11 @@ class ServerLine:
         try:
             stream.writer.write(encode(hello))
             while True:
-                document = await asyncio.wait_for(read_document(stream.reader), SILENCE_S)
-                if document.get("kind") == "Word":
+                answer = await asyncio.wait_for(read_message(stream.reader), SILENCE_S)
+                if isinstance(answer, Word):
                     continue
-                answer = decode_answer(document)
+                if not isinstance(answer, Answer):
+                    raise PartyError(f"{self._server} sent a message out of turn")
                 if answer.verdict is not Verdict.WAITING:
                     return answer
                 self._waiting(answer.place)
@@ -185,11 +186,20 @@ class ServerLine:
     async def _park(self) -> None:
         """Keep a connection open on which the server's SPU will reach this one's."""
         assert self._tunnel is not None
+        give_up = time.monotonic() + min(_ATTEMPT_S, self._connect_s)
         while True:
             try:
                 stream = await self._join(Way.BACK)
+                self._has_joined = True
                 await _wait_until_used(stream)
-            except (OSError, EOFError, UserError, asyncio.TimeoutError):
+            except (OSError, EOFError, UserError, asyncio.TimeoutError) as error:
+                is_refused = isinstance(error, ConnectionRefusedError | UserError)
+                if not self._has_joined and (is_refused or time.monotonic() > give_up):
+                    address = self._answer.address or self._server
+                    reason = str(error) or "no answer"
+                    if isinstance(error, ConnectionRefusedError):
+                        reason = "connection refused"
+                    self._fail(f"cannot open the session's connections to {address}: {reason}")
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._tunnel.take_later(stream)

@@ -9,31 +9,34 @@ The server answers a Hello with Answers: a place in the queue, a session, or a r
 control connection then stays open as long as the session. Both ends send a Word every few
 seconds, and at the end why the session ended. No secret and no share passes here.
 
-A message is a length of four bytes and that much JSON.
+A message is a length of four bytes and that much JSON. The length is checked before
+anything is read, and the dataclasses check what the codec made of the JSON.
 """
 
 import asyncio
 import json
 import re
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from mpcvit import codec
+from mpcvit.codec import require, tagged
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import EngineChoice
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import Terms
 from mpcvit.secure.parties.roles import Address, split_address
 
-FORMAT = "mpcvit-control/1"
+FORMAT = "mpcvit-control/2"
 ALIVE_EVERY_S = 5.0
 SILENCE_S = 20.0  # without a Word, the other end is gone
 START = b"!"  # tells a waiting connection that SPU's bytes follow
 _MAX_BYTES = 1 << 14
 _MAX_REASON = 400
 _MAX_TERMS = 64
+_MAX_IMAGES = 1 << 30
 _LENGTH = struct.Struct(">I")
 _SESSION_NAME = re.compile("[0-9a-f]{32}")
 
@@ -54,6 +57,7 @@ class Verdict(str, Enum):
     REFUSED = "refused"
 
 
+@tagged("hello")
 @dataclass(frozen=True, kw_only=True)
 class Hello:
     """The first message of a client that wants a session."""
@@ -62,7 +66,15 @@ class Hello:
     images: int
     batch_size: int
 
+    def __post_init__(self) -> None:
+        # no list and no section, which could be nested deeply
+        flat = not any(isinstance(value, list | dict) for value in self.terms.values())
+        require(flat and len(self.terms) <= _MAX_TERMS, "terms", "must be few and flat")
+        for name in ("images", "batch_size"):
+            require(1 <= getattr(self, name) <= _MAX_IMAGES, name, "is out of range")
 
+
+@tagged("join")
 @dataclass(frozen=True, kw_only=True)
 class Join:
     """The first message on a connection that belongs to a session."""
@@ -70,7 +82,11 @@ class Join:
     session: str
     way: Way
 
+    def __post_init__(self) -> None:
+        require(_is_session(self.session), "session", "is no name of a session")
 
+
+@tagged("answer")
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """The server's answer to a hello."""
@@ -83,7 +99,18 @@ class Answer:
     address: Address = ""  # where the session's other connections go, if elsewhere
     engine: EngineChoice | None = None  # of a lowered program
 
+    def __post_init__(self) -> None:
+        _make_printable(self)
+        require(0 <= self.place <= 1 << 20, "place", "is out of range")
+        require(0 <= self.retry_s <= 3600, "retry_s", "is out of range")
+        is_named = self.verdict is not Verdict.WELCOME or _is_session(self.session)
+        require(is_named, "session", "is no name of a session")
+        if self.address:
+            require(self.address.isprintable() and " " not in self.address, "address", "is none")
+            split_address(self.address)
 
+
+@tagged("word")
 @dataclass(frozen=True, kw_only=True)
 class Word:
     """A sign of life, or the end of a session: done, or why not."""
@@ -91,25 +118,34 @@ class Word:
     is_end: bool = False
     reason: str = ""  # empty for a session that ended well
 
+    def __post_init__(self) -> None:
+        _make_printable(self)
 
-def encode(message: Hello | Join | Answer | Word) -> bytes:
+
+Message = Hello | Join | Answer | Word
+
+
+def encode(message: Message) -> bytes:
     """Return a message with its length."""
-    document = {"format": FORMAT, "kind": type(message).__name__, **_plain(message)}
-    content = json.dumps(document).encode()
+    content = json.dumps({"format": FORMAT, **codec.encode(message)}).encode()
     return _LENGTH.pack(len(content)) + content
 
 
-def _plain(message: Hello | Join | Answer | Word) -> dict[str, Any]:
-    if isinstance(message, Hello):
-        return {**asdict(message), "terms": dict(message.terms)}
-    document = codec.encode(message)
-    if isinstance(message, Answer | Word):
-        document["reason"] = message.reason[:_MAX_REASON]  # a peer takes no longer one
-    return document
+def decode(document: Any) -> Message:
+    """Return the message in a document of a peer, and believe nothing of it."""
+    if not isinstance(document, dict):
+        raise PartyError("received no message of mpcvit")
+    if document.get("format") != FORMAT:
+        raise PartyError("received a message of another version; install the same on both hosts")
+    content = {name: value for name, value in document.items() if name != "format"}
+    try:
+        return codec.decode(cast(type[Message], Message), content, "message")
+    except (UserError, ValueError, TypeError, ArithmeticError, RecursionError):
+        raise PartyError("received a message that cannot be understood") from None
 
 
-async def read_document(reader: asyncio.StreamReader) -> dict[str, Any]:
-    """Read the next message, whatever its kind."""
+async def read_message(reader: asyncio.StreamReader) -> Message:
+    """Read the next message."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > _MAX_BYTES:
         raise PartyError("received no message of mpcvit")
@@ -117,110 +153,23 @@ async def read_document(reader: asyncio.StreamReader) -> dict[str, Any]:
         document = json.loads(await reader.readexactly(length))
     except (ValueError, RecursionError):
         document = None
-    if not isinstance(document, dict):
-        raise PartyError("received no message of mpcvit")
-    if document.get("format") != FORMAT:
-        raise PartyError("received a message of another version; install the same on both hosts")
-    return document
+    return decode(document)
 
 
 async def read_first(reader: asyncio.StreamReader) -> Hello | Join:
     """Read the message that begins a connection."""
-    document = await read_document(reader)
-    match document.get("kind"):
-        case "Hello":
-            return _hello(document)
-        case "Join":
-            return _join(document)
-    raise PartyError("received neither a hello nor the name of a session")
+    message = await read_message(reader)
+    if not isinstance(message, Hello | Join):
+        raise PartyError("received neither a hello nor the name of a session")
+    return message
 
 
-def decode_answer(document: dict[str, Any]) -> Answer:
-    """Decode the server's answer, and believe nothing of it."""
-    engine, address = document.get("engine"), document.get("address", "")
-    try:
-        verdict = Verdict(document.get("verdict"))
-        if engine is not None:
-            engine = codec.decode(EngineChoice, engine, "engine")
-        if address != "":
-            _require_address(address)
-    except (ValueError, TypeError, ArithmeticError, RecursionError, UserError):
-        raise PartyError("the answer cannot be understood") from None
-    session = document.get("session")
-    if verdict is Verdict.WELCOME and not _is_session(session):
-        raise PartyError("the answer cannot be understood")
-    return Answer(
-        verdict=verdict,
-        reason=_reason(document),
-        place=_whole(document.get("place", 0), 1 << 20),
-        retry_s=float(_whole(int(_number(document.get("retry_s", 0))), 3600)),
-        session=str(session or ""),
-        address=address,
-        engine=engine,
-    )
+def _is_session(name: str) -> bool:
+    return bool(_SESSION_NAME.fullmatch(name))
 
 
-def decode_word(document: dict[str, Any]) -> Word:
-    """Decode what a peer says during a session."""
-    if document.get("kind") != "Word":
-        raise PartyError("received a message out of turn")
-    return Word(is_end=document.get("is_end") is True, reason=_reason(document))
-
-
-def _hello(document: dict[str, Any]) -> Hello:
-    terms = document.get("terms")
-    if not isinstance(terms, dict) or len(terms) > _MAX_TERMS or not _is_flat(terms):
-        raise PartyError("the hello cannot be understood")
-    images, batch_size = document.get("images"), document.get("batch_size")
-    return Hello(
-        terms=terms,
-        images=_whole(images, 1 << 30, least=1),
-        batch_size=_whole(batch_size, 1 << 30, least=1),
-    )
-
-
-def _join(document: dict[str, Any]) -> Join:
-    session = document.get("session")
-    try:
-        way = Way(document.get("way"))
-    except (ValueError, TypeError):
-        way = None
-    if way is None or not _is_session(session):
-        raise PartyError("the name of the session cannot be understood")
-    return Join(session=str(session), way=way)
-
-
-def _is_flat(terms: dict[str, Any]) -> bool:
-    """Whether no value is a list or a section, which could be nested deeply."""
-    return not any(isinstance(value, list | dict) for value in terms.values())
-
-
-def _require_address(value: Any) -> None:
-    if not isinstance(value, str) or not value.isprintable() or " " in value:
-        raise UserError("the address cannot be dialled")
-    split_address(value)
-
-
-def _is_session(value: Any) -> bool:
-    return isinstance(value, str) and bool(_SESSION_NAME.fullmatch(value))
-
-
-def _whole(value: Any, most: int, least: int = 0) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise PartyError("a number in the message is out of range")
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= 3600:
-        raise PartyError("a number in the message is out of range")
-    return value
-
-
-def _reason(document: dict[str, Any]) -> str:
-    """Return a peer's sentence, fit to be printed."""
-    reason = document.get("reason", "")
-    if not isinstance(reason, str):
-        raise PartyError("a sentence in the message cannot be understood")
-    reason = reason[:_MAX_REASON]
-    return reason if reason.isprintable() else repr(reason)
+def _make_printable(message: Answer | Word) -> None:
+    """Make a sentence fit to be printed, and short enough for the peer."""
+    reason = message.reason[:_MAX_REASON]
+    reason = reason if reason.isprintable() else repr(reason)[:_MAX_REASON]
+    object.__setattr__(message, "reason", reason)

@@ -70,5 +70,5 @@ def find_dealer(
     place = DealerEndpoint(
         address=address, key=str(Path(key).absolute()), tls=str(credentials.folder)
     )
-    place.client(profile.limits.connect_s).check()
+    place.client_of(profile).check()
     return place

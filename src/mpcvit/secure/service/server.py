@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.profile import Dealer, Profile
 from mpcvit.errors import UserError
 from mpcvit.hosts.allowed import read_allowed
 from mpcvit.hosts.credentials import Credentials, ListeningContext
-from mpcvit.hosts.door import Door, DoorLimits, Guest, RefusedError
+from mpcvit.hosts.door import Door, Guest, RefusedError, Stream
+from mpcvit.hosts.log import LogWriter
 from mpcvit.hosts.peer import CLIENT, Peer
 from mpcvit.lowering.engine import EngineChoice
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
@@ -92,6 +93,7 @@ class Server:
         self._reload = False
 
     async def run(self, listener: socket.socket, started: Callable[[], None]) -> None:
+        self._lines = LogWriter(lost=self._metrics.log_errors.inc)
         context = ListeningContext(self._credentials, self._note)
         self._pool = Pool(
             self._limits.places,
@@ -104,12 +106,12 @@ class Server:
             admit=self._why_not,
             read_first=read_first,
             note=self._note_stranger,
-            limits=DoorLimits(),
+            explain=_explain,
         )
         self._follow(door, context)
         await self._pool.open()
         with _on_hang_up(self._ask_to_reload):
-            self._safely(lambda _: started(), None)
+            self._lines.put(started)
             accepting = asyncio.ensure_future(door.run(self._receive))
             try:
                 await self._tick(context, accepting)
@@ -120,6 +122,7 @@ class Server:
                 accepting.cancel()
                 await asyncio.gather(accepting, return_exceptions=True)
                 await self._pool.close()
+                self._lines.close()
 
     async def _tick(self, context: ListeningContext, accepting: "asyncio.Future[None]") -> None:
         refreshed = time.monotonic()
@@ -180,11 +183,11 @@ class Server:
         try:
             visitor.ended = await self._serve(guest, hello, visitor)
         except (UserError, OSError) as error:
-            visitor.ended = str(error)
+            _break_off(guest, visitor, str(error))
         except asyncio.CancelledError:
-            visitor.ended = visitor.ended or "the server was stopped"
+            _break_off(guest, visitor, "the server was stopped")
         except Exception as error:  # whatever it is, the other clients are served
-            visitor.ended = f"unexpected {type(error).__name__}"
+            _break_off(guest, visitor, f"unexpected {type(error).__name__}")
         finally:
             visit = visitor.to_line()
             if visitor.journal is not None:
@@ -192,7 +195,7 @@ class Server:
                 # Closed TLS connections are cycles of 256 kB each, which Python by itself
                 # would let grow to many megabytes before it looks for them.
                 asyncio.get_running_loop().call_later(_LINGER_S, gc.collect)
-            self._safely(self._log, visit)
+            self._lines.put(partial(self._log, visit))
 
     async def _serve(self, guest: "Guest[Hello | Join]", hello: Hello, visitor: Visitor) -> str:
         """Refuse, put off or serve a client; return how it ended."""
@@ -219,9 +222,10 @@ class Server:
             await control.stop()
 
     def _refusal(self, hello: Hello) -> str:
-        found = difference(Role.MODEL_OWNER, self._terms, Role.DATA_OWNER, hello.terms)
-        if found:
-            return found
+        if reason := self._why_other_dealer(hello):
+            return reason
+        if reason := difference(Role.MODEL_OWNER, self._terms, Role.DATA_OWNER, hello.terms):
+            return reason
         for what, asked, most in (
             ("images in one session", hello.images, self._limits.max_images),
             ("images at a time", hello.batch_size, self._limits.max_batch),
@@ -230,8 +234,18 @@ class Server:
                 return f"{asked} {what} are more than the {most} that this server takes"
         return ""
 
+    def _why_other_dealer(self, hello: Hello) -> str:
+        """Return what a client without a dealer, or with one too many, should do."""
+        dealers = [terms.get("profile's dealer") for terms in (self._terms, hello.terms)]
+        match [dealer == Dealer.THIRD_PARTY.value for dealer in dealers]:
+            case [True, False]:
+                return "this server works with a dealer; name it with --dealer and --dealer-key"
+            case [False, True]:
+                return "this server works without a dealer; leave out --dealer and --dealer-key"
+        return ""
+
     def _refuse(self, guest: "Guest[Hello | Join]", reason: str) -> str:
-        guest.writer.write(encode(Answer(verdict=Verdict.REFUSED, reason=reason)))
+        _send_refusal(guest, reason)
         self._metrics.refused.labels("terms").inc()
         return f"refused: {reason}"
 
@@ -286,7 +300,9 @@ class Server:
             engine=self._engine,
         )
         try:
-            return await session.run(hello, welcome, self._pool.watch)
+            # at once, as this task may be cancelled before it returns
+            visitor.ended = await session.run(hello, welcome, self._pool.watch)
+            return visitor.ended
         finally:
             del self._sessions[session.name]
             unanswered = hello.images - visitor.images
@@ -327,17 +343,10 @@ class Server:
                 self._stop.set()
 
     def _note(self, sentence: str) -> None:
-        self._safely(self._note_line, sentence)
+        self._lines.put(partial(self._note_line, sentence))
 
     def _note_stranger(self, address: str, reason: str) -> None:
-        self._safely(self._log, Visitor(peer=address, ended=reason).to_line())
-
-    def _safely(self, write: Callable[[Any], None], line: Any) -> None:
-        """Write a line; a full disk or a closed pipe must not stop the service."""
-        try:
-            write(line)
-        except Exception:
-            self._metrics.log_errors.inc()
+        self._lines.put(partial(self._log, Visitor(peer=address, ended=reason).to_line()))
 
     def _follow(self, door: "Door[Any]", context: ListeningContext) -> None:
         follow = self._metrics.follow
@@ -352,6 +361,24 @@ class Server:
             "When the certificate expires, in seconds since 1970",
             lambda: context.expires.timestamp(),
         )
+
+
+async def _explain(stream: Stream, error: UserError) -> None:
+    """Answer a client that may not enter, unless its connection is one for SPU's bytes."""
+    if isinstance(error, RefusedError) and isinstance(await read_first(stream.reader), Join):
+        return
+    _send_refusal(stream, str(error))
+
+
+def _break_off(stream: Stream, visitor: Visitor, reason: str) -> None:
+    """Note why a visit ended; a client whose session has not begun learns it here."""
+    visitor.ended = visitor.ended or reason
+    if visitor.journal is None:
+        _send_refusal(stream, reason)
+
+
+def _send_refusal(stream: Stream, reason: str) -> None:
+    stream.writer.write(encode(Answer(verdict=Verdict.REFUSED, reason=reason)))
 
 
 @contextmanager

@@ -71,7 +71,8 @@ class ServerSession:
             await in_thread(self._watch)
             reason = ""
         except UserError as error:
-            reason = str(error)
+            # a client that said so has its answers, whatever became of the party meanwhile
+            reason = "" if self.control.peer_is_done else str(error)
         finally:
             self._over.set()
             await self.control.end(reason)
@@ -100,7 +101,8 @@ class ServerSession:
             try:
                 stream = await asyncio.wait_for(self._parked.get(), _WAIT_S)
             except asyncio.TimeoutError:
-                raise PartyError("the client opened no connection for the way back") from None
+                self._fail("the client opened no connection for the way back")
+                raise PartyError(self._violation) from None
             if not stream.reader.at_eof() and not stream.writer.is_closing():
                 stream.writer.write(START)
                 return stream

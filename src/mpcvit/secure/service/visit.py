@@ -1,49 +1,23 @@
 """The server's log: a line for each client that came."""
 
-import json
 import time
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
-from typing import Any
+from dataclasses import dataclass, field
 
+from mpcvit.hosts.log import LogLine, now
 from mpcvit.secure.parties.events import Journal, StageDone
 from mpcvit.secure.parties.roles import Address, Role
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConnectionLogLine:
+@dataclass(kw_only=True)
+class ConnectionLogLine(LogLine):
     """A line of the log: who came, what it cost, how it ended. Never a share or a value."""
 
-    time: str
-    peer: Address
-    certificate: str  # the client's name on the list
     images: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
     exchanges: int = 0
     seconds: float
     ended: str  # "done", or why not
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def __str__(self) -> str:
-        """
-        >>> line = {"peer": "10.0.0.1:5", "certificate": "", "seconds": 1.5, "ended": "done"}
-        >>> print(ConnectionLogLine(time="now", **line))
-        now peer=10.0.0.1:5 certificate="" images=0 sent_bytes=0 received_bytes=0 exchanges=0 \
-seconds=1.5 ended="done"
-        """
-        rest = (name for name in self.to_dict() if name != "time")
-        return " ".join([self.time, *(f"{name}={self._shown(name)}" for name in rest)])
-
-    def _shown(self, name: str) -> str:
-        value = getattr(self, name)
-        return json.dumps(value) if name in ("certificate", "ended") else str(value)
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(kw_only=True)
@@ -54,7 +28,7 @@ class Visitor:
     certificate: str = ""
     ended: str = ""
     journal: Journal | None = None
-    _time: str = field(default_factory=_now)
+    _time: str = field(default_factory=now)
     _started: float = field(default_factory=time.monotonic)
 
     @property
