@@ -74,8 +74,8 @@ def ask(served, folder, first):
     return asyncio.run(talk())
 
 
-def hello(images=1, batch_size=1):
-    return Hello(terms=TERMS, images=images, batch_size=batch_size)
+def hello(images=1, batch_size=1, terms=TERMS):
+    return Hello(terms=terms, images=images, batch_size=batch_size)
 
 
 def test_an_allowed_client_is_welcome(own_site, served):
@@ -99,7 +99,9 @@ def test_the_dealers_certificate_is_refused(own_site, served, tmp_path):
 
 def test_the_servers_own_certificate_is_refused(own_site, served):
     before = len(served.log())
-    assert ask(served, own_site.certs / "server", hello()) is None
+    refused = ask(served, own_site.certs / "server", hello())
+    assert refused.verdict is Verdict.REFUSED
+    assert refused.reason == "the certificate is that of a 'server', not of a client"
     wait_until(lambda: len(served.log()) > before)
     assert "that of a 'server', not of a client" in served.log()[-1]["ended"]
 
@@ -171,6 +173,19 @@ def test_a_client_cannot_bring_more_than_it_announced(own_site, served, monkeypa
     visit = served.wait_for_visits(before + 1)[-1]
     assert visit["images"] == 0
     served.wait_until_idle()
+
+
+@pytest.mark.parametrize(
+    ("profile", "reason"),
+    [
+        ("semi2k-dealer", "this server works without a dealer; leave out --dealer"),
+        ("cheetah", "the parties differ in profile's protocol"),
+    ],
+)
+def test_a_client_of_another_profile_learns_what_to_do(own_site, served, profile, reason):
+    refused = ask(served, own_site.certs / "client", hello(terms=terms_of(load_profile(profile))))
+    assert refused.verdict is Verdict.REFUSED
+    assert refused.reason.startswith(reason)
 
 
 def test_a_revoked_client_loses_its_session(own_site, served):

@@ -31,9 +31,7 @@ def test_a_dealer_that_is_down(dealer, key):
     client = dealer.client("server", patience_s=60)
     dealer.stop()
     started = time.monotonic()
-    with pytest.raises(
-        DealerError, match="nobody listens at the dealer's address"
-    ):
+    with pytest.raises(DealerError, match="nobody listens at the dealer's address"):
         client.check()
     assert time.monotonic() - started < 2
     client = dealer.client("server", patience_s=0.5)

@@ -198,6 +198,45 @@ def test_a_certificate_that_is_not_allowed_is_sent_away(certs, foreign, name):
         assert "certificate" in entrance.notes[0] or "not on the list" in entrance.notes[0]
 
 
+async def explain(stream, error):
+    stream.writer.write(str(error).encode() + b"\n")
+
+
+def sentence_for(port, folder, first):
+    """Return what a client reads that is sent away, however late it reads."""
+    context = Credentials(folder=folder).dialling_context()
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as line,
+    ):
+        line.sendall(first)
+        time.sleep(0.2)
+        return line.makefile("rb").readline().decode().strip()
+
+
+def test_a_certified_peer_that_may_not_enter_learns_why(certs):
+    """Even if much of what it sent is unread then."""
+    unread = bytes(300_000)
+    refusing = {"explain": explain, "admit": lambda peer: "not on the list"}
+    with Entrance(certs, **refusing) as entrance:
+        assert sentence_for(entrance.port, certs / "client", HELLO + unread) == "not on the list"
+    with Entrance(certs, explain=explain) as entrance:
+        assert sentence_for(entrance.port, certs / "client", b"olleh" + unread) == (
+            "received no hello"
+        )
+    with Entrance(certs, DoorLimits(arrival_s=0.3), explain=explain) as entrance:
+        assert "within 0.3 s" in sentence_for(entrance.port, certs / "client", HELLO[:2])
+
+
+def test_all_peers_together_have_so_many_places(certs):
+    limits = DoorLimits(connections=2)
+    with Entrance(certs, limits) as entrance, closing([]) as lines:
+        lines += [come_in(entrance.port, certs / name) for name in ("client", "second")]
+        with pytest.raises(OSError, match="sent away"):
+            come_in(entrance.port, certs / "client")
+        assert entrance.notes == ["there are too many connections at the moment"]
+
+
 def test_the_first_message_has_the_rest_of_the_time(certs):
     with Entrance(certs, DoorLimits(arrival_s=0.4)) as entrance:
         with pytest.raises(OSError, match="sent away"):
