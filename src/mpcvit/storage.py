@@ -11,6 +11,13 @@ from typing import Any
 
 from mpcvit.errors import UserError
 
+CACHE_VARIABLE = "MPCVIT_CACHE"
+
+
+def cache_folder() -> Path:
+    """Return the folder for what is kept between runs."""
+    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/mpcvit/data").expanduser()
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:

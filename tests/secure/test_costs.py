@@ -9,8 +9,8 @@ import mpcvit
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.codec import load, save
-from mpcvit.secure.spu import trace
-from mpcvit.secure.spu.trace import ProfileLog
+from mpcvit.secure.spu import engine
+from mpcvit.secure.spu.engine import ProfileLog
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.records import counts
 
@@ -83,7 +83,7 @@ Link details: total send bytes 99, recv bytes 98, send actions 9, recv actions 9
 
 
 def test_a_log_without_the_report_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace, "_WRITTEN_WITHIN_S", 0.01)
+    monkeypatch.setattr(engine, "_WRITTEN_WITHIN_S", 0.01)
     path = tmp_path / "spu.log"
     path.write_text(REPORT.format(name="embedding"))
     with pytest.raises(RuntimeError, match="no report of block_0"):

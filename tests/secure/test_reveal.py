@@ -16,8 +16,7 @@ from mpcvit.errors import UserError
 from mpcvit.lowering.plan import Trust
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.probe import measure_function
-from mpcvit.secure.spu.answer import Opening
-from mpcvit.secure.spu.best import choose_best
+from mpcvit.secure.spu.answer import Opening, choose_best
 from mpcvit.secure.spu.compile import compile_network
 from tests.models import random_pixels, small_checkpoint, small_config
 

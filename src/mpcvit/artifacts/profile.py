@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mpcvit.artifacts.protocols import Dealer, Protocol, Truncation, names_of
+from mpcvit.artifacts.protocols import Dealer, Protocol, Truncation, names_with
 from mpcvit.codec import decode, encode, read_toml, require
 from mpcvit.errors import UserError, nearest
 
@@ -98,14 +98,14 @@ class Profile:
             self.truncation in protocol.truncations
             and (self.truncation is not Truncation.LOCAL or ring == 128),
             "truncation",
-            f'can be "local" under {names_of(lambda row: row.truncates_locally)} with '
+            f'can be "local" under {names_with(truncates_locally=True)} with '
             "ring_bits = 128 alone: in a smaller ring it ruins an inference far too often, and "
             "other protocols truncate in their own way",
         )
         require(
             not self.reuse_weight_masks or protocol.reuses_masks,
             "reuse_weight_masks",
-            f"needs {names_of(lambda row: row.reuses_masks)}: other protocols open no weights",
+            f"needs {names_with(reuses_masks=True)}: other protocols open no weights",
         )
         # only a gateway between SPU and its dealer sees that no mask hides two things
         require(
@@ -117,7 +117,7 @@ class Profile:
         require(
             not self.owned_weights or protocol.owned_weights,
             "owned_weights",
-            f"needs {names_of(lambda row: row.owned_weights)}: other protocols gain nothing by it",
+            f"needs {names_with(owned_weights=True)}: other protocols gain nothing by it",
         )
 
     @property

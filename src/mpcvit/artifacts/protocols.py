@@ -1,6 +1,5 @@
 """Protocols: one row for each. Nothing outside of this file asks for one by its name."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -89,10 +88,12 @@ _ROWS = (
 PROTOCOLS = {row.name: row for row in _ROWS}
 
 
-def names_of(has: Callable[[Protocol], bool]) -> str:
-    """Return the protocols with a property, for a sentence.
+def names_with(**properties: Any) -> str:
+    """Return the names of the protocols with these properties, for a sentence.
 
-    >>> names_of(lambda row: row.parties == 2)
+    >>> names_with(parties=2)
     'SEMI2K or CHEETAH'
     """
-    return " or ".join(row.name for row in _ROWS if has(row))
+    expected = properties.items()
+    rows = (row for row in _ROWS if all(getattr(row, key) == value for key, value in expected))
+    return " or ".join(row.name for row in rows)

@@ -12,7 +12,7 @@ from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArch
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import ChoiceCost, Cost, LatencyTable, LayerCosts
 from mpcvit.artifacts.profile import Profile
-from mpcvit.artifacts.protocols import names_of
+from mpcvit.artifacts.protocols import names_with
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.artifacts.record import StageCost
 from mpcvit.bench.lowered import lower_like
@@ -149,7 +149,7 @@ def _require_rounds(profile: Profile) -> None:
     if not profile.protocol.counts_rounds:
         raise UserError(
             f"a latency file prices exchanges, and messages of {profile.protocol.name} are no "
-            f"rounds; use a profile of {names_of(lambda row: row.counts_rounds)}"
+            f"rounds; use a profile of {names_with(counts_rounds=True)}"
         )
 
 

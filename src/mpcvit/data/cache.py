@@ -19,9 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from mpcvit.errors import UserError
-from mpcvit.storage import require_room, write_text
+from mpcvit.storage import CACHE_VARIABLE, require_room, write_text
 
-CACHE_VARIABLE = "MPCVIT_CACHE"
 _FORMAT = "mpcvit-images/1"
 _IMAGES_AT_ONCE = 256
 
@@ -45,10 +44,6 @@ class ImageSource:
     shape: tuple[int, int, int, int]
     classes: tuple[str, ...]
     examples: Iterable[tuple[np.ndarray, int]]
-
-
-def default_folder() -> Path:
-    return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/mpcvit/data").expanduser()
 
 
 def cached(

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from mpcvit.artifacts.config import DataConfig
-from mpcvit.data.cache import Decoded, ImageSource, Progress, cached, default_folder
+from mpcvit.data.cache import Decoded, ImageSource, Progress, cached
 from mpcvit.data.images import fit_image
 from mpcvit.data.sources import Example, Source, SplitName, find_source
 from mpcvit.errors import UserError
+from mpcvit.storage import cache_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +141,7 @@ def _load(
             progress(f"decoding {split} images", done, total)
 
     key = _cache_key(source, split=split, image_size=image_size, channels=channels, crop=crop)
-    decoded = cached(cache_dir or default_folder(), key, decode, report)
+    decoded = cached(cache_dir or cache_folder(), key, decode, report)
     _refuse_class_count(source, len(decoded.classes), classes)
     return decoded
 

@@ -20,9 +20,8 @@ from mpcvit.secure.parties.supervise import run_processes
 from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.simulate import one_at_a_time
 from mpcvit.secure.spu.compile import compile_function
-from mpcvit.secure.spu.engine import Engine
+from mpcvit.secure.spu.engine import Engine, profile_log
 from mpcvit.secure.spu.link import Channel
-from mpcvit.secure.spu.trace import profile_log
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,13 +126,14 @@ def run_third_party(channel: Channel, profile: Profile, report: Report) -> None:
 def images_of(
     pictures: Sequence[Path] | np.ndarray,
     report: Report,
-    notes_on: Callable[[np.ndarray], Sequence[str]] = lambda images: (),
+    find_notes: Callable[[np.ndarray], Sequence[str]] | None = None,
 ) -> MakeImages:
     """Return what makes a model's inputs of pictures, and reports that it did."""
 
     def make_images(card: ModelCard) -> np.ndarray:
         inputs = make_inputs(list(pictures), card.model, card.data)
-        report(InputsMade(resized=inputs.resized, notes=tuple(notes_on(inputs.images))))
+        notes = () if find_notes is None else tuple(find_notes(inputs.images))
+        report(InputsMade(resized=inputs.resized, notes=notes))
         return inputs.images
 
     return make_images

@@ -130,13 +130,13 @@ def _simulate(
     from mpcvit.secure.protocol import images_of
     from mpcvit.secure.simulate import simulate
 
-    def notes_on(images: np.ndarray) -> list[str]:
-        overflows = find_overflows(model, images, profile) if check_range else ()
-        return [str(overflow) for overflow in overflows]
+    def find_notes(images: np.ndarray) -> list[str]:
+        return [str(overflow) for overflow in find_overflows(model, images, profile)]
 
+    report = partial(journal.add, Role.DATA_OWNER)
     return simulate(
         model,
-        images_of(images, partial(journal.add, Role.DATA_OWNER), notes_on),
+        images_of(images, report, find_notes if check_range else None),
         profile,
         batch_size=batch_size,
         journal=journal,

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpcvit.data.cache import Decoded, ImageSource, cached, default_folder
+from mpcvit.data.cache import Decoded, ImageSource, cached
 from mpcvit.errors import UserError
+from mpcvit.storage import cache_folder
 
 COUNT = 521  # more than two chunks
 SHAPE = (COUNT, 5, 5, 3)
@@ -136,7 +137,7 @@ def test_disk_that_fills_up_names_the_variable(cache_dir, monkeypatch):
 
 def test_variable_moves_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("MPCVIT_CACHE", str(tmp_path))
-    assert default_folder() == tmp_path
+    assert cache_folder() == tmp_path
     monkeypatch.delenv("MPCVIT_CACHE")
     monkeypatch.setenv("HOME", "/somewhere")
-    assert default_folder() == Path("/somewhere/.cache/mpcvit/data")
+    assert cache_folder() == Path("/somewhere/.cache/mpcvit/data")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpcvit.secure.spu.best import choose_best, is_kept
+from mpcvit.secure.spu.answer import choose_best, is_kept
 
 VALUES = st.integers(-3, 3) | st.sampled_from([-(2**20), 2**20])  # few, so that ties are common
 

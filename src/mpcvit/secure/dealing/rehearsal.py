@@ -20,7 +20,6 @@ from pathlib import Path
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal
-from mpcvit.data.cache import default_folder
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.gateway import Gateway, Recorder
 from mpcvit.dealer.keys import make_up_public_key
@@ -35,7 +34,7 @@ from mpcvit.secure.reuse import LEAST_RUNS, settled
 from mpcvit.secure.spu.compile import Program, compile_network
 from mpcvit.secure.spu.engine import Engine
 from mpcvit.secure.spu.link import Channel
-from mpcvit.storage import replacing
+from mpcvit.storage import cache_folder, replacing
 
 Progress = Callable[[str, int, int], None]
 
@@ -84,7 +83,7 @@ def scripts_of(program: Program, profile: Profile, carried: Scripts | None = Non
         for known in (carried or {}, _in_memory):
             if all(name in known for name in names):
                 return _rehearsed([known[name] for name in names])
-        paths = [default_folder() / "scripts" / f"{name}.script" for name in names]
+        paths = [cache_folder() / "scripts" / f"{name}.script" for name in names]
         kept = [script for path in paths if (script := _read(path)) is not None]
         if len(kept) == len(names):
             found = _rehearsed(kept)

@@ -46,7 +46,6 @@ from mpcvit.secure.parties.job import (
     PartyJob,
 )
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.probe import measure_function_here
 from mpcvit.secure.protocol import images_of, run_data_owner, run_model_owner, run_third_party
 from mpcvit.secure.spu.link import Channel, connect
 
@@ -115,6 +114,7 @@ def _load(job: PartyJob) -> Callable[[Channel, Meeting, Report], None]:
                 report(Result(answers=answers))
 
         case OwnFunction(name=name, model=shape):
+            from mpcvit.secure.probe import measure_function_here
 
             def take_part(channel: Channel, meeting: Meeting, report: Report) -> None:
                 measure_function_here(channel, meeting.profile, name, shape, report)

@@ -20,7 +20,6 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.codec import encode
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
-from mpcvit.data.cache import CACHE_VARIABLE, default_folder
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
@@ -31,6 +30,7 @@ from mpcvit.secure.parties.job import Meeting, Own, OwnImages, OwnNothing, Party
 from mpcvit.secure.parties.roles import Address, Role, roles_of
 from mpcvit.secure.parties.sockets import UNIX, unix_address
 from mpcvit.secure.parties.wan import Relay, Route
+from mpcvit.storage import CACHE_VARIABLE, cache_folder
 
 OWN_SOCKET = "own.sock"
 _PARTY = "mpcvit.secure.parties.party"
@@ -141,7 +141,7 @@ class PartyProcess:
                     THREADS_VARIABLE: str(threads_of_party(parties_here)),
                     **os.environ,
                     "TMPDIR": str(folder),
-                    CACHE_VARIABLE: str(default_folder().absolute()),
+                    CACHE_VARIABLE: str(cache_folder().absolute()),
                     "JAX_PLATFORMS": "cpu",
                 },
             )

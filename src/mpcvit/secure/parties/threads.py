@@ -9,8 +9,8 @@ from typing import Any
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.spu.engine import profile_log
 from mpcvit.secure.spu.link import Channel, connect_in_memory
-from mpcvit.secure.spu.trace import profile_log
 
 
 def run_in_threads(profile: Profile, take_part: Callable[[Channel], Any]) -> dict[Role, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpcvit.artifacts.profile import Profile
-from mpcvit.artifacts.protocols import Dealer, Truncation, names_of
+from mpcvit.artifacts.protocols import Dealer, Truncation, names_with
 from mpcvit.dealer.keys import load_public_key
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import Credentials
@@ -25,7 +25,7 @@ def require_for_two_hosts(
     if profile.protocol.parties != 2:
         raise UserError(
             f"{profile.protocol.name} needs {profile.protocol.parties} parties, and serve and "
-            f"predict are two; use {names_of(lambda row: row.parties == 2)}"
+            f"predict are two; use {names_with(parties=2)}"
         )
     if profile.network.is_emulated:
         raise UserError(

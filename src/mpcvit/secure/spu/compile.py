@@ -15,11 +15,10 @@ from spu import libspu
 from spu.experimental import make_cached_var
 
 from mpcvit.artifacts.profile import Profile
-from mpcvit.data.cache import default_folder
 from mpcvit.errors import UserError
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.spu.stages import Stage, parameter_names, stage_network
-from mpcvit.storage import replacing
+from mpcvit.storage import cache_folder, replacing
 
 Shape = tuple[int, ...]
 Progress = Callable[[int, int], None]
@@ -199,7 +198,7 @@ _in_memory: dict[str, bytes] = {}
 
 def _compiled(key: str, secrets: int, hlo: Callable[[], bytes]) -> bytes:
     if key not in _in_memory:
-        path = default_folder() / "compiled" / f"{key}.pphlo"
+        path = cache_folder() / "compiled" / f"{key}.pphlo"
         _in_memory[key] = _read(path) or _compile(path, secrets, hlo())
     return _in_memory[key]
 

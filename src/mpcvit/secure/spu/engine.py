@@ -1,19 +1,42 @@
-"""SPU's runtime of one party."""
+"""SPU's runtime of one party, and what it counts: bytes and exchanges of every operation.
 
+SPU's Python objects have no counters. With `enable_pphlo_profile` each run of an
+executable ends in a report on the process's log, which is sent to a file here.
+The log belongs to the process, so one runtime in it may be profiled at a time.
+"""
+
+import atexit
+import re
+import shutil
+import tempfile
 import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import spu
+from spu import libspu
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer
-from mpcvit.artifacts.record import StageCost
+from mpcvit.artifacts.record import OperationCost, StageCost
 from mpcvit.errors import UserError
 from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.spu.compile import FIRST_USED, first_use
 from mpcvit.secure.spu.link import Channel, lost
 from mpcvit.secure.spu.shares import Sharing, runtime_config
-from mpcvit.secure.spu.trace import profile_log
+
+_ENDED = re.compile(r"\[Profiling\] SPU execution (\S+) completed.*, total time (\S+)s\.")
+_OPERATION = re.compile(
+    r"- pphlo\.(?:custom_call: mhlo\.)?(\S+), executed (\d+) times, duration (\S+)s, "
+    r"send bytes (\d+) recv bytes \d+, send actions (\d+), recv actions \d+"
+)
+_LINK = re.compile(
+    r"Link details: total send bytes (\d+), recv bytes (\d+), "
+    r"send actions (\d+), recv actions (\d+)"
+)
+_WRITTEN_WITHIN_S = 10.0
 
 
 class Engine:
@@ -70,3 +93,82 @@ class Engine:
             seconds=seconds,
             compute_s=min(compute_s, seconds),
         )
+
+
+@dataclass
+class ProfileLog:
+    """SPU's log, read piece by piece."""
+
+    path: Path
+    offset: int = 0
+
+    def read(self, executable: str, name: str, compute_s: float) -> StageCost:
+        """The cost of the executable that has just run.
+
+        SPU's logger may write a moment after the run has ended, and the log may
+        begin with what a run that failed had left to say.
+        """
+        text, patience = "", time.monotonic() + _WRITTEN_WITHIN_S
+        while (found := find_report(text, executable)) is None:
+            if time.monotonic() > patience:
+                raise RuntimeError(f"SPU's log has no report of {executable}")
+            if fresh := self._unread():
+                text += fresh
+            else:
+                time.sleep(0.001)
+        return parse(found, name, compute_s)
+
+    def _unread(self) -> str:
+        with self.path.open("rb") as file:
+            if self.path.stat().st_size < self.offset:  # SPU has begun a new file
+                self.offset = 0
+            file.seek(self.offset)
+            text = file.read()
+        self.offset += len(text)
+        return text.decode(errors="replace")
+
+
+def find_report(text: str, executable: str) -> str | None:
+    """The last whole report of an executable in the text of a log."""
+    begins = [ended.start() for ended in _ENDED.finditer(text) if ended[1] == executable]
+    if not begins or not (link := _LINK.search(text, begins[-1])):
+        return None
+    return text[begins[-1] : link.end()]
+
+
+def parse(report: str, name: str, compute_s: float) -> StageCost:
+    ended, link = _ENDED.search(report), _LINK.search(report)
+    assert ended is not None, "a report begins with its executable"
+    assert link is not None, "a report ends with the link's totals"
+    operations = [
+        OperationCost(
+            name=operation,
+            executions=int(executions),
+            sent_bytes=int(sent_bytes),
+            exchanges=int(exchanges),
+            seconds=float(seconds),
+        )
+        for operation, executions, seconds, sent_bytes, exchanges in _OPERATION.findall(report)
+    ]
+    seconds = float(ended[2])
+    return StageCost(
+        name=name,
+        sent_bytes=int(link[1]),
+        received_bytes=int(link[2]),
+        exchanges=int(link[3]),
+        seconds=seconds,
+        compute_s=min(compute_s, seconds),
+        operations=tuple(operation for operation in operations if operation.name != "free"),
+    )
+
+
+@cache
+def profile_log() -> ProfileLog:
+    """Send this process's SPU log into a file of its own, once."""
+    folder = Path(tempfile.mkdtemp(prefix="mpcvit-spu-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    options = libspu.logging.LogOptions()
+    options.enable_console_logger = False
+    options.system_log_path = str(folder / "spu.log")
+    libspu.logging.setup_logging(options)
+    return ProfileLog(folder / "spu.log")

@@ -1,0 +1,132 @@
+"""The files of the package that calls pass through, in the order in which they are entered.
+
+As a script it runs one command, and writes what it saw as JSON:
+
+    python tests/walks/tracer.py walk.json run --simulate program photo.png
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "mpcvit"
+GROUND = ("artifacts/", "codec.py", "storage.py", "errors.py")
+"""Plain data and files, on which every walk stands: these are not counted."""
+
+
+@dataclass
+class Walk:
+    """What one thread did."""
+
+    files: list[str] = field(default_factory=list)
+    calls: dict[str, list[str]] = field(default_factory=dict)
+    """The files that each file called, with the first function of each."""
+
+    @property
+    def counted(self) -> list[str]:
+        return [file for file in self.files if not file.startswith(GROUND)]
+
+    @property
+    def pairs(self) -> set[tuple[str, str]]:
+        """Files that call each other."""
+        return {
+            (caller, called)
+            for caller in self.counted
+            for called in self.calls.get(caller, ())
+            if caller < called and caller in self.calls.get(called, ())
+            if not called.startswith(GROUND)
+        }
+
+
+def trace(arguments: Sequence[str], folder: Path) -> dict[str, Walk]:
+    """Run a command in a process of its own; return the walk of each thread."""
+    out = folder / "walk.json"
+    done = subprocess.run(
+        [sys.executable, __file__, str(out), *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    walks = {name: Walk(**walk) for name, walk in json.loads(out.read_text()).items()}
+    for name, walk in walks.items():  # shown if a test fails
+        print(f"{name}: {len(walk.counted)} files", *walk.counted, sep="\n  ")
+    return walks
+
+
+class Tracer:
+    """Collects the walks of the threads that start while it is on."""
+
+    def __init__(self) -> None:
+        self.walks: dict[str, Walk] = {}
+        self._names: dict[str, str] = {}
+
+    def see(self, frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or not (name := self._name(frame)):
+            return
+        walk = self.walks.setdefault(threading.current_thread().name, Walk())
+        caller = frame.f_back
+        while caller is not None and not self._name(caller):
+            caller = caller.f_back
+        above = "" if caller is None else self._name(caller)
+        if name not in walk.files or (above and above != name):
+            if _is_importing(frame):
+                return
+            if name not in walk.files:
+                walk.files.append(name)
+            called = walk.calls.setdefault(above, [])
+            if above and above != name and name not in called:
+                called.append(name)
+
+    def _name(self, frame: FrameType) -> str:
+        """Return a file of the package, and nothing for others."""
+        file = frame.f_code.co_filename
+        if file not in self._names:
+            path = Path(file)
+            inside = path.is_relative_to(PACKAGE)
+            self._names[file] = str(path.relative_to(PACKAGE)) if inside else ""
+        return self._names[file]
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Return whether a call is part of the execution of a module at its import."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename != __file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def main() -> None:
+    """Trace the command that the arguments name."""
+    from mpcvit.cli import main as command
+
+    out, *arguments = sys.argv[1:]
+    sys.argv = ["mpcvit", *arguments]
+    tracer = Tracer()
+    threading.setprofile(tracer.see)
+    sys.setprofile(tracer.see)
+    try:
+        command()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    finally:
+        sys.setprofile(None)
+    walks = {name: asdict(walk) for name, walk in tracer.walks.items()}
+    Path(out).write_text(json.dumps(walks))
+
+
+if __name__ == "__main__":
+    main()
