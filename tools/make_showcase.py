@@ -8,7 +8,6 @@ split. The samples are the first test image of each class. CONTRIBUTING.md has a
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +50,7 @@ def make_showcase(
     """Pack networks by name: checkpoints, programs, logs, samples, and both accuracies."""
     load_profile(profile)  # refused before anything is made
     with replacing_folder(out) as folder:
-        checkpoints = {name: _load(run) for name, run in runs.items()}
+        checkpoints = {name: Checkpoint.load(run / MODEL_FILE) for name, run in runs.items()}
         first = next(iter(checkpoints.values()))
         if any(
             (other.classes, other.data) != (first.classes, first.data)
@@ -65,9 +64,7 @@ def make_showcase(
             checkpoints[name].save(folder / name / MODEL_FILE)
         if search is not None:
             _copy_log(search, folder / "search")
-            result = SearchResult.load(search / SEARCH_FILE)
-            result = replace(result, provenance=result.provenance.without_paths())
-            result.save(folder / "search" / SEARCH_FILE)
+            SearchResult.load(search / SEARCH_FILE).save(folder / "search" / SEARCH_FILE)
         networks = tuple(
             _lower(name, checkpoint, train, test, folder, profile, progress)
             for name, checkpoint in checkpoints.items()
@@ -136,11 +133,6 @@ def _save_samples(
         Image.fromarray(test.images[index].squeeze()).save(folder / name)
         samples.append(Sample(file=name, place=index, truth=classes[label]))
     return tuple(samples)
-
-
-def _load(run: Path) -> Checkpoint:
-    checkpoint = Checkpoint.load(run / MODEL_FILE)
-    return replace(checkpoint, provenance=checkpoint.provenance.without_paths())
 
 
 def _copy_log(source: Path, target: Path) -> None:

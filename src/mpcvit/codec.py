@@ -28,6 +28,7 @@ else:  # spu has wheels for 3.10 too, which lacks tomllib
 Value = TypeVar("Value")
 
 _FORMATS: dict[type, tuple[str, str]] = {}  # format and noun of registered types
+_UPGRADES: dict[str, Callable[[Any], Any]] = {}  # from a former format to the present one
 _TAGS: dict[type, str] = {}
 
 
@@ -84,14 +85,18 @@ class SelfEncoded(Protocol):
     def decoded(cls, document: Any, where: str) -> "SelfEncoded": ...
 
 
-def register(format: str, noun: str) -> Callable[[type[Value]], type[Value]]:
+def register(
+    format: str, noun: str, upgrades: Mapping[str, Callable[[Any], Any]] | None = None
+) -> Callable[[type[Value]], type[Value]]:
     """Give a dataclass a file format; its documents then begin with `"format"`.
 
-    `noun` says what the file is, as in "a latency file".
+    `noun` says what the file is, as in "a latency file". `upgrades` has a function per
+    former format that can still be read; it returns the same document in the present one.
     """
 
     def remember(kind: type[Value]) -> type[Value]:
         _FORMATS[kind] = (format, noun)
+        _UPGRADES.update(upgrades or {})
         return kind
 
     return remember
@@ -180,7 +185,9 @@ def _build(cls: type[Value], document: Any, prefix: str, origin: str) -> Value:
     if cls in _FORMATS:
         format, noun = _FORMATS[cls]
         version = document.get("format") if isinstance(document, Mapping) else None
-        if version != format:
+        if version in _UPGRADES:
+            document = {**_UPGRADES[version](document), "format": format}
+        elif version != format:
             subject = f"{origin}: '{prefix}'" if prefix else origin
             raise UserError(
                 f"{subject} is not {_article(noun)}: its format is {version!r}, not {format!r}"

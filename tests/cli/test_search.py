@@ -119,7 +119,7 @@ def test_foreign_files_are_refused_in_one_sentence(search_file, tmp_path):
     refused = invoke("derive", arch, "--ratio", 0.5, "--out", tmp_path / "b.json", code=2).stderr
     assert "is not a search" in refused
     refused = invoke("derive", tmp_path / "s", "--ratio", 0.5, "--out", arch, code=2).stderr
-    assert "there is no finished search" in refused
+    assert "there is no search" in refused
 
 
 def test_compare_refuses_what_holds_nothing(tmp_path):

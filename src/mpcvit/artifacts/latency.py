@@ -6,23 +6,17 @@ each of them. The table is plain data, saved as readable JSON, and prices any
 architecture of the shape that it was made for.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import NetworkLink
-from mpcvit.codec import decode, encode
-from mpcvit.errors import UserError, nearest
-from mpcvit.storage import read_json, write_text
-
-FORMAT = "mpcvit-latency/2"
-_FORMAT_1 = "mpcvit-latency/1"  # whose prices are named `once` and `each`
-
+from mpcvit.codec import load, register, save
+from mpcvit.errors import UserError
 
 WAN = NetworkLink(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
 """The paper's, and the default of modelled seconds."""
@@ -87,6 +81,17 @@ class LayerCosts:
     mlp: Mapping[MlpForm, ChoiceCost]
 
 
+def _rename_prices(document: Any) -> Any:
+    """Return a document of format 1, whose prices are `once` and `each`, in format 2."""
+    if isinstance(document, list):
+        return [_rename_prices(item) for item in document]
+    if isinstance(document, dict):
+        names = {"once": "shared", "each": "per_unit"}
+        return {names.get(key, key): _rename_prices(item) for key, item in document.items()}
+    return document
+
+
+@register("mpcvit-latency/2", "latency file", {"mpcvit-latency/1": _rename_prices})
 @dataclass(frozen=True, kw_only=True)
 class LatencyTable:
     """The seconds of a network, by layer and choice.
@@ -146,63 +151,11 @@ class LatencyTable:
         return cost.seconds(self.network)
 
     def save(self, path: Path) -> None:
-        write_text(path, json.dumps(self.to_document(), indent=1) + "\n")
+        save(path, self)
 
     @classmethod
     def load(cls, path: Path) -> "LatencyTable":
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UserError(f"there is no latency file {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the latency file {path}: {error}") from error
-        return cls.from_document(read_json(text, str(path)), str(path))
-
-    def to_document(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "source": self.source,
-            "network": encode(self.network),
-            "heads": self.heads,
-            "tokens": self.tokens,
-            "rest": asdict(self.rest),
-            "layers": [
-                {
-                    "attention": {kind.value: asdict(c) for kind, c in layer.attention.items()},
-                    "mlp": {form.value: asdict(c) for form, c in layer.mlp.items()},
-                }
-                for layer in self.layers
-            ],
-            "details": dict(self.details),
-        }
-
-    @classmethod
-    def from_document(cls, document: Any, origin: str) -> "LatencyTable":
-        """Decode parsed JSON; `origin` names it in what is refused."""
-        found = document.get("format") if isinstance(document, dict) else None
-        if found == _FORMAT_1:
-            document = _rename_prices(document)
-        elif found != FORMAT:
-            raise UserError(
-                f"{origin} is not a latency file: its format is {found!r}, not {FORMAT!r}"
-            )
-        document = decode(_Document, {k: document[k] for k in document if k != "format"}, origin)
-        layers = tuple(
-            LayerCosts(
-                attention=_decode_choices(AttentionKind, layer, "attention", index, origin),
-                mlp=_decode_choices(MlpForm, layer, "mlp", index, origin),
-            )
-            for index, layer in enumerate(document.layers)
-        )
-        return cls(
-            source=document.source,
-            network=document.network,
-            heads=document.heads,
-            tokens=document.tokens,
-            layers=layers,
-            rest=document.rest,
-            details=document.details,
-        )
+        return load(cls, path)
 
     def _choice(self, choices: Mapping[Any, ChoiceCost], name: Any, where: str) -> ChoiceCost:
         if name not in choices:
@@ -211,41 +164,3 @@ class LatencyTable:
                 f"the latency table has no cost of {name.value!r} in {where}; it has {known}"
             )
         return choices[name]
-
-
-def _rename_prices(document: Any) -> Any:
-    """Give the names of format 2 to the prices of a document in format 1."""
-    if isinstance(document, list):
-        return [_rename_prices(item) for item in document]
-    if isinstance(document, dict):
-        names = {"once": "shared", "each": "per_unit"}
-        return {names.get(key, key): _rename_prices(item) for key, item in document.items()}
-    return document
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Document:
-    """The file's own shape, before names become enums."""
-
-    source: str
-    network: NetworkLink
-    heads: int
-    tokens: int
-    rest: Cost
-    layers: list
-    details: dict = field(default_factory=dict)
-
-
-def _decode_choices(
-    names: Any, layer: Any, key: str, index: int, origin: str
-) -> dict[Any, ChoiceCost]:
-    where = f"{origin}: layers[{index}].{key}"
-    if not isinstance(layer, dict) or not isinstance(layer.get(key), dict):
-        raise UserError(f"{where} must be an object with one cost per choice")
-    known = {name.value: name for name in names}
-    decoded = {}
-    for name, cost in layer[key].items():
-        if name not in known:
-            raise UserError(f"{where}: unknown {name!r}; {nearest(name, list(known))}")
-        decoded[known[name]] = decode(ChoiceCost, cost, f"{where}.{name}")
-    return decoded

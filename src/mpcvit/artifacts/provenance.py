@@ -10,7 +10,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -58,17 +58,15 @@ class Provenance:
     teacher: str = ""  # digest of the parameters that it was distilled from
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def without_paths(self) -> "Provenance":
-        """For others, to whom the place of the trainer's data means nothing."""
-        data = {**self.config.get("data", {}), "path": ""}
-        return replace(self, config={**self.config, "data": data})
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> "Provenance":
-        return cls(**{**document, "environment": Environment(**document["environment"])})
+    def __post_init__(self) -> None:
+        # files are passed on, and their readers need no path or host of the trainer
+        private = (("data", "path"), ("distributed", "coordinator"))
+        cleared = {
+            section: {**self.config[section], key: ""}
+            for section, key in private
+            if section in self.config
+        }
+        object.__setattr__(self, "config", {**self.config, **cleared})
 
 
 def clear_run(folder: Path) -> None:

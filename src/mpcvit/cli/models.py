@@ -43,6 +43,7 @@ def evaluate(
 
     Example: mpcvit evaluate runs/digits/model.safetensors
     """
+    from mpcvit.codec import encode
     from mpcvit.cores import split_cpu
 
     split_cpu(batch_size)
@@ -74,7 +75,7 @@ def evaluate(
         else:
             evaluation = _evaluate_checkpoint(model, split, batch_size, show_progress)
     if as_json:
-        print_json(evaluation.to_dict() | ({} if strays is None else {"outside": strays}) | judged)
+        print_json(encode(evaluation) | ({} if strays is None else {"outside": strays}) | judged)
         return
     rate = evaluation.images / evaluation.seconds
     print(f"images  {evaluation.images:,}")
@@ -119,7 +120,7 @@ def show(model_file: ModelFile, as_json: AsJson = False) -> None:
 
     checkpoint = Checkpoint.load(model_file)
     sizes = _parameters_by_part(checkpoint)
-    model, provenance = encode(checkpoint.model), checkpoint.provenance.to_dict()
+    model, provenance = encode(checkpoint.model), encode(checkpoint.provenance)
     if as_json:
         print_json(
             {

@@ -195,7 +195,7 @@ class SecureProgram:
         document = {
             **self._public(),
             "calibration": encode(self.calibration),
-            "provenance": self.provenance.to_dict(),
+            "provenance": encode(self.provenance),
             "scripts": scripts_to_plain(self.scripts),
             "weights": digest(tensors),
         }
@@ -231,7 +231,7 @@ class SecureProgram:
                 engine=decode(EngineChoice, document["engine"], "engine"),
                 calibration=decode(Calibration, document["calibration"], "calibration"),
                 parameters=unflatten_dict(tensors, sep="."),
-                provenance=Provenance.from_dict(document["provenance"]),
+                provenance=decode(Provenance, document["provenance"], "provenance"),
                 scripts=scripts_from_plain(document.get("scripts", {})),
             )
         except (UserError, TypeError, KeyError, AttributeError, ValueError) as error:

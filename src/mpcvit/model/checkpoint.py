@@ -65,7 +65,7 @@ class Checkpoint:
             "architecture": self.architecture.to_json(),
             "data": json.dumps(encode(data)),
             "classes": json.dumps(self.classes),
-            "provenance": json.dumps(self.provenance.to_dict()),
+            "provenance": json.dumps(encode(self.provenance)),
             "digest": digest(tensors),
         }
         with replacing(path) as temporary:
@@ -104,7 +104,9 @@ class Checkpoint:
                 data=part("data", lambda document: decode(DataConfig, document, "data")),
                 classes=part("classes", lambda names: tuple(str(name) for name in names)),
                 parameters=unflatten_dict(tensors, sep="."),
-                provenance=part("provenance", Provenance.from_dict),
+                provenance=part(
+                    "provenance", lambda document: decode(Provenance, document, "provenance")
+                ),
             )
         except UserError as error:
             message = str(error)

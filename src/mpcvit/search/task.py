@@ -56,7 +56,7 @@ class Search:
     def identity(self) -> dict[str, Any]:
         return {
             "search": encode(self.config.search),
-            "latency": content_digest(self.latency.to_document()),
+            "latency": content_digest(encode(self.latency)),
             "data_fingerprint": self.data_fingerprint,
         }
 

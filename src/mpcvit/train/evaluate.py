@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -38,9 +38,6 @@ class Evaluation:
             loss=loss / images,
             seconds=seconds,
         )
-
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
 
     def as_metrics(self) -> dict[str, float]:
         """The results alone, as logs and checkpoints name them."""

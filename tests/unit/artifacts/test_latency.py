@@ -10,6 +10,7 @@ from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArch
 from mpcvit.artifacts.config import ModelConfig, NormForm, load_config
 from mpcvit.artifacts.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
 from mpcvit.artifacts.profile import NetworkLink
+from mpcvit.codec import encode
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 
@@ -141,14 +142,14 @@ def test_files_of_the_first_format_are_read(tmp_path):
         (lambda d: d.update(format="mpcvit-architecture/1"), "is not a latency file"),
         (lambda d: d.update(typo=1), "unknown key 'typo'"),
         (lambda d: d.pop("heads"), "key 'heads' is missing"),
-        (lambda d: d.update(layers=[3]), r"layers\[0\].attention must be an object"),
+        (lambda d: d.update(layers=[3]), r"'layers\[0\]' must be a section"),
         (
             lambda d: d["layers"][0]["attention"].update(softmx={}),
-            r"unknown 'softmx'; did you mean 'softmax'\?",
+            r"'layers\[0\].attention' cannot be 'softmx'; did you mean 'softmax'\?",
         ),
         (
             lambda d: d["layers"][1]["mlp"]["fused"].update(per_unit={"exchange": 1}),
-            r"layers\[1\].mlp.fused: unknown key 'per_unit.exchange'",
+            r"unknown key 'layers\[1\].mlp.fused.per_unit.exchange'",
         ),
         (
             lambda d: d["network"].update(round_trip_ms=-1),
@@ -158,7 +159,7 @@ def test_files_of_the_first_format_are_read(tmp_path):
 )
 def test_foreign_files_are_refused(tmp_path, change, message):
     path = tmp_path / "latency.json"
-    document = make_table().to_document()
+    document = encode(make_table())
     change(document)
     path.write_text(json.dumps(document))
     with pytest.raises(UserError, match=message):

@@ -27,7 +27,13 @@ def make(kind=K.THE_X, **changes):
         "classes": tuple("abcdefg"),
         "parameters": perturbed_parameters(config, architecture),
         "provenance": Provenance(
-            origin="trained", environment=Environment.current(), metrics={"test_top1": 0.5}
+            origin="trained",
+            environment=Environment.current(),
+            config={
+                "data": {"path": "/home/someone/images"},
+                "distributed": {"coordinator": "someones-host:1234", "processes": 2},
+            },
+            metrics={"test_top1": 0.5},
         ),
     }
     return Checkpoint(**{**fields, **changes})
@@ -62,6 +68,7 @@ def test_round_trip(path):
 
 def test_the_trainers_path_is_not_passed_on(path):
     assert b"someone" not in path.read_bytes()
+    assert Checkpoint.load(path).provenance.config["distributed"]["processes"] == 2
 
 
 def test_every_truncation_is_refused(path):
@@ -90,7 +97,7 @@ def test_a_flipped_bit_is_refused(path):
         ({"model": "{}"}, "key 'image_size' is missing"),
         ({"classes": "3"}, "its 'classes' cannot be understood"),
         ({"classes": '["a"]'}, "1 class names were given for 7 classes"),
-        ({"provenance": "{}"}, "its 'provenance' cannot be understood"),
+        ({"provenance": "{}"}, "provenance: key 'origin' is missing"),
     ],
 )
 def test_bad_metadata_is_refused(path, changes, message):

@@ -169,13 +169,13 @@ def test_result_round_trip_and_damage(tmp_path):
     text = path.read_text()
     for found, broken, message in (
         ("mpcvit-search/1", "mpcvit-search/9", "is not a search"),
-        ("0.9", "1.9", "is damaged"),
-        ('"alpha"', '"alfa"', "is damaged"),
+        ("0.9", "1.9", r"'alpha' must lie in \[0, 1\]"),
+        ('"alpha"', '"alfa"', "unknown key 'alfa'"),
         ('"depth": 3', '"depth": 4', "was made for 3 layers"),
     ):
         path.write_text(text.replace(found, broken, 1))
         with pytest.raises(UserError, match=message):
             SearchResult.load(path)
     path.unlink()
-    with pytest.raises(UserError, match="there is no finished search"):
+    with pytest.raises(UserError, match="there is no search"):
         SearchResult.load(tmp_path)

@@ -61,7 +61,7 @@ def tell_every_step(monkeypatch):
 @pytest.fixture(scope="module")
 def uninterrupted(dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
-    return train(tiny(), dataset, folder), folder
+    return train(tiny("data.path=/home/someone/images"), dataset, folder), folder
 
 
 def assert_same_parameters(one, other):
@@ -198,6 +198,11 @@ def test_run_folder(uninterrupted):
     assert row["test_top1"] == checkpoint.provenance.metrics["test_top1"]
     assert checkpoint.provenance.config["seed"] == 0
     assert len(checkpoint.provenance.data_fingerprint) == 64
+
+
+def test_the_path_of_the_data_is_in_no_file(uninterrupted):
+    for file in uninterrupted[1].rglob("*"):
+        assert file.is_dir() or b"someone" not in file.read_bytes(), file
 
 
 def test_bfloat16_trains_float32_parameters(uninterrupted, dataset, tmp_path):
