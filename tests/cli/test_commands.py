@@ -66,7 +66,7 @@ def test_version():
 
 def test_train_prints_accuracy_and_files(tmp_path):
     output = invoke("train", TINY, "--out", tmp_path / "run").output
-    assert re.search(r"^test accuracy \d+\.\d\d %$", output, re.MULTILINE)
+    assert re.search(r"^test accuracy  \d+\.\d\d %$", output, re.MULTILINE)
     names = {entry.name for entry in (tmp_path / "run").iterdir()}
     assert {"model.safetensors", "state.safetensors", "log.jsonl", "curves.png"} <= names
     with Image.open(tmp_path / "run" / "curves.png") as picture:

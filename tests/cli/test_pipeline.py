@@ -1,5 +1,7 @@
 """`mpcvit pipeline`: what it refuses and what it makes again; tests/docs/ goes the whole way."""
 
+from pathlib import Path
+
 import pytest
 
 from mpcvit.artifacts.architecture import MlpForm
@@ -7,8 +9,7 @@ from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.errors import UserError
 from mpcvit.experiments.recipes import within
-from mpcvit.experiments.run import Workshop
-from mpcvit.pipeline.kept import make_once
+from mpcvit.experiments.store import Outcome, RunStore, Status, reuse_or_make
 from mpcvit.pipeline.plan import Plan
 from mpcvit.pipeline.run import Pipeline
 from mpcvit.search.derive import derive_by_ratio
@@ -38,16 +39,22 @@ def test_what_was_made_from_something_else_is_made_again(tmp_path):
     def make():
         made.append(path.write_text("x"))
 
-    assert [make_once(path, {"from": source}, make) for source in "aab"] == [False, True, False]
+    def status(source, make=make, load=Path.read_text):
+        return reuse_or_make(path, {"from": source}, make, load).status
+
+    ran, reused = Status.RAN, Status.REUSED
+    assert [status(source) for source in "aab"] == [ran, reused, ran]
     assert len(made) == 2
 
-    def fail():
+    def fail(*_):
         raise UserError("stopped")
 
     with pytest.raises(UserError):
-        make_once(path, {"from": "c"}, fail)
-    assert not make_once(path, {"from": "b"}, make)  # a failed step leaves no mark
-    assert not make_once(path, {"from": "b"}, make, lambda path: fail())  # nor is it loadable
+        status("c", make=fail)
+    assert status("b") is ran  # a failed step leaves no mark
+    assert reuse_or_make(path, {"from": "b"}, make, Path.read_text).value == "x"
+    refused = iter([True, False])  # what cannot be loaded is made again
+    assert status("b", load=lambda path: fail() if next(refused) else "") is ran
 
 
 def test_a_plan_by_budgets_prices_what_it_trains():
@@ -73,10 +80,11 @@ def test_a_budget_derives_what_fits_it(monkeypatch):
     result = make_result(ALPHA)
     whole, none = (derive_by_ratio(result, ratio).seconds for ratio in (1.0, 0.0))
     budget = (whole + none) / 2
-    monkeypatch.setattr(Workshop, "search", lambda self, recipe, seed: result)
-    workshop = Workshop(
+    found = Outcome(status=Status.RAN, value=result)
+    monkeypatch.setattr(RunStore, "search", lambda self, recipe, seed: found)
+    store = RunStore(
         config_file=TINY, overrides=(), dataset=None, runs=None, price=None, watch=None
     )
     derivation = within(budget).derivation
-    architecture = workshop.derive(derivation, seed=0)
+    architecture = store.derive(derivation, seed=0)
     assert none < result.latency.seconds(result.latency.price(architecture)) <= budget

@@ -47,7 +47,7 @@ def test_search_then_derive_and_its_files(tmp_path):
         *("derive", folder, "--ratio", 0.5, "--gelu-threshold", 1, "--mlp-form", "fused"),
         *("--out", out),
     ).output
-    assert "kept      2 of 4" in output
+    assert "kept     2 of 4" in output
     assert "left out with an equal alpha" in output or "ties" not in output
     architecture = Architecture.load(out)
     assert architecture.count(K.RELU_SOFTMAX) == 2

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, print_json
+from mpcvit.cli.options import AsJson
+from mpcvit.cli.show import print_json
 from mpcvit.errors import UserError
 
 certs = typer.Typer(invoke_without_command=True)

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, print_json
+from mpcvit.cli.options import AsJson
 from mpcvit.cli.search import LatencyFile
+from mpcvit.cli.show import print_json, print_table
 
 
 @app.command()
@@ -29,9 +30,6 @@ def compare(
 
     Example: mpcvit compare runs/teacher runs/mpcvit-0.5
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.errors import UserError
     from mpcvit.report.charts.trade_off import TradeOff, trade_off_chart
@@ -52,25 +50,24 @@ def compare(
     if as_json:
         print_json([{**asdict(row), "best": row.name in best} for row in rows])
         return
-    drawn = Table(box=None, pad_edge=False)
-    drawn.add_column("network", overflow="fold")
-    for title in ("top-1 %", "modelled s", "exchanges", "MB sent"):
-        drawn.add_column(title, justify="right")
-    drawn.add_column("heads")
-    for title in ("GeLU %", "epochs", "seed"):
-        drawn.add_column(title, justify="right")
-    for row in rows:
-        drawn.add_row(
-            ("* " if row.name in best else "  ") + row.name,
-            "–" if row.top1 is None else f"{100 * row.top1:.2f}",
-            f"{row.modelled_s:.2f}",
-            f"{row.exchanges:,.0f}",
-            f"{row.sent_mb:.1f}",
-            row.heads,
-            f"{100 * row.gelu_share:.0f}",
-            "–" if row.epochs is None else str(row.epochs),
-            "–" if row.seed is None else str(row.seed),
-        )
-    console = Console(width=None if Console().is_terminal else 200, highlight=False)
-    console.print(drawn)
-    console.print(source, soft_wrap=True)
+    shown = [
+        asdict(row)
+        | {"star": "* " if row.name in best else "  ", "gelu_percent": 100 * row.gelu_share}
+        | ({} if row.top1 is None else {"top1_percent": 100 * row.top1})
+        for row in rows
+    ]
+    print_table(
+        shown,
+        {
+            "network": "{star}{name}",
+            "top-1 %": "{top1_percent:.2f}",
+            "modelled s": "{modelled_s:.2f}",
+            "exchanges": "{exchanges:,.0f}",
+            "MB sent": "{sent_mb:.1f}",
+            "heads": "{heads}",
+            "GeLU %": "{gelu_percent:.0f}",
+            "epochs": "{epochs:d}",
+            "seed": "{seed:d}",
+        },
+    )
+    print(source)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, print_json
+from mpcvit.cli.options import AsJson
+from mpcvit.cli.show import print_json
 from mpcvit.cli.stopping import until_stopped
 from mpcvit.errors import UserError
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, print_json
+from mpcvit.cli.options import AsJson
 from mpcvit.cli.report import write_report
+from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ def demo(
     )
     with WholeProgress(len(showcase.networks) * len(FORMS)) as display:
         shown = show(showcase, source, out, samples, display)
+    if reused := [one.title for one in shown if one.reused]:
+        note = f"{'; '.join(reused)}: measured before; remove {out} to run again"
+        console.print(note, highlight=False, soft_wrap=True)
     page = out / "report.html"
     # the paper's points are of far larger networks
     charts = write_report([out], page, title="mpcvit demo", published=False)
@@ -68,42 +72,34 @@ def demo(
         return
     _tell(showcase, shown, samples)
     print("\nWhat each process learnt of the others")
-    for who, what in learnt.items():
-        print(f"  {who:<13} {what}")
+    print_pairs(learnt, indent="  ")
     print(
         "  All ran on this machine, and whoever administers it sees everything; between hosts\n"
         "  it is mpcvit dealer, mpcvit serve and mpcvit predict (docs/two_hosts.md).\n"
     )
-    print(f"networks  {out}")
-    print(f"report    {page}")
+    print_pairs({"networks": out, "report": page})
 
 
 def _tell(showcase: "Showcase", shown: "Sequence[Shown]", samples: "Sequence[Sample]") -> None:
     """One table: a column for each run, a row for each image, and what it cost below."""
-    rows = [["truth", *(one.title for one in shown)]]
-    for place, sample in enumerate(samples):
-        rows.append([sample.truth, *(one.predictions[place] for one in shown)])
     count, first = len(samples), shown[0].record.measured_s
-    rows += [
-        ["right", *(f"{one.row['private_right']} of {count}" for one in shown)],
-        ["as in plaintext", *(f"{one.row['agree']} of {count}" for one in shown)],
-        [
-            f"top-1 of {showcase.test_images:,}",
-            *(f"{one.row['top1']:.2f} %" for one in shown),
-        ],
-        ["MB sent", *(f"{one.record.sent_bytes / 1e6:,.1f}" for one in shown)],
-        ["MB dealt before", *(_dealt(one) for one in shown)],
-        ["exchanges", *(f"{one.record.exchanges:,}" for one in shown)],
-        ["seconds", *(f"{one.record.measured_s:.1f}" for one in shown)],
-        ["speed-up", *(f"{first / one.record.measured_s:.1f}" for one in shown)],
+    lines = [
+        *(
+            (sample.truth, [one.predictions[i] for one in shown])
+            for i, sample in enumerate(samples)
+        ),
+        ("right", [f"{one.row['private_right']} of {count}" for one in shown]),
+        ("as in plaintext", [f"{one.row['agree']} of {count}" for one in shown]),
+        (f"top-1 of {showcase.test_images:,}", [f"{one.row['top1']:.2f} %" for one in shown]),
+        ("MB sent", [f"{one.record.sent_bytes / 1e6:,.1f}" for one in shown]),
+        ("MB dealt before", [_dealt(one) for one in shown]),
+        ("exchanges", [f"{one.record.exchanges:,}" for one in shown]),
+        ("seconds", [f"{one.record.measured_s:.1f}" for one in shown]),
+        ("speed-up", [f"{first / one.record.measured_s:.1f}" for one in shown]),
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [f"{row[0]:<{widths[0]}}"]
-        cells += [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-        print("  ".join(cells))
-        if row[0] in ("truth", samples[-1].truth):
-            print("  ".join("-" * width for width in widths))
+    titles = [one.title for one in shown]
+    rows = [{"truth": name, **dict(zip(titles, cells, strict=True))} for name, cells in lines]
+    print_table(rows, {"truth": "{truth}", **{title: f"{{{title}:>}}" for title in titles}})
 
 
 def _dealt(one: "Shown") -> str:

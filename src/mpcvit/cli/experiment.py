@@ -11,23 +11,27 @@ import typer
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import app
-from mpcvit.cli.options import (
-    AsJson,
-    DataFolder,
-    Overrides,
-    parse_whole_numbers,
-    print_json,
-    settings_of,
-)
+from mpcvit.cli.options import AsJson, DataFolder, Overrides, parse_whole_numbers, settings_of
 from mpcvit.cli.private import ProfileName
 from mpcvit.cli.running import load_data
+from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
-    from mpcvit.experiments.results import Summary
-    from mpcvit.experiments.run import Price
+    from mpcvit.experiments.store import Price
     from mpcvit.train.loop import Observer
+
+
+_COLUMNS = {
+    "network": "{network}",
+    "top-1 %": "{top1_mean:}",
+    "95 % interval": "{top1_low:}{to}{top1_high:}",
+    "seeds": "{seeds:d}",
+    "modelled s": "{modelled_s:.2f}",
+    "paper %": "{paper_top1:.2f}",
+    "paper s": "{paper_s:.2f}",
+}
 
 
 @app.command()
@@ -87,11 +91,12 @@ def experiment(
     config = load_config(config_file, settings_of(data, overrides))
     split_cpu(config.train.batch_size)
 
-    from mpcvit.experiments.run import Workshop, run_experiment
+    from mpcvit.experiments.run import run_experiment
+    from mpcvit.experiments.store import RunStore
     from mpcvit.report.live import console
     from mpcvit.train.loop import StoppedError
 
-    workshop = Workshop(
+    store = RunStore(
         config_file=config_file,
         overrides=tuple(settings_of(data, overrides)),
         dataset=load_data(config),
@@ -103,7 +108,7 @@ def experiment(
     try:
         summaries, means = run_experiment(
             wanted,
-            workshop,
+            store,
             parse_whole_numbers(seeds, "--seeds"),
             folder,
             only_finished=only_finished,
@@ -116,9 +121,15 @@ def experiment(
     if as_json:
         print_json({"networks": [asdict(one) for one in summaries], "mean_alpha": dict(means)})
         return
-    _tell(summaries)
-    for search, layers in means.items():
-        print(f"{search:<24} mean alpha by layer  {'  '.join(f'{m:.3f}' for m in layers)}")
+    if summaries:
+        print_table(
+            [asdict(one) | {"to": " to " * bool(one.interval)} for one in summaries], _COLUMNS
+        )
+    if means:
+        alphas = {
+            name: "  ".join(f"{mean:.3f}" for mean in layers) for name, layers in means.items()
+        }
+        print_pairs({"mean alpha by layer": "", **alphas})
     print(f"written to {folder / wanted.name}.csv and .png")
 
 
@@ -180,19 +191,3 @@ def _watch(name: str) -> "Iterator[Sequence[Observer]]":
     console.print(name, highlight=False)
     with LiveProgress() as live:
         yield (live, FigureWriter())
-
-
-def _tell(summaries: "Sequence[Summary]") -> None:
-    if not summaries:
-        return
-    width = max(len(one.network) for one in summaries)
-    print(
-        f"{'network':<{width}}  {'top-1 %':>8}  {'95 % interval':>15}  {'seeds':>5}  "
-        f"{'modelled s':>10}  {'paper %':>8}  {'paper s':>8}"
-    )
-    for one in summaries:
-        reach = f"{one.top1_low} to {one.top1_high}" if one.interval else "–"
-        print(
-            f"{one.network:<{width}}  {one.top1_mean:>8}  {reach:>15}  {one.seeds:>5}  "
-            f"{one.modelled_s:>10.2f}  {one.paper_top1 or '–':>8}  {one.paper_s or '–':>8}"
-        )

@@ -9,8 +9,9 @@ import typer
 from mpcvit.artifacts.profile import DEALER_DEFAULT, SECURE_DEFAULT, default_profile, load_profile
 from mpcvit.artifacts.record import Reveal
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, print_json
+from mpcvit.cli.options import AsJson
 from mpcvit.cli.private import BatchSize, Pictures, RecordFile, RevealOption, tell
+from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.cli.stopping import until_stopped
 from mpcvit.errors import UserError
 
@@ -196,9 +197,8 @@ def _print_status(address: str, *, as_json: bool) -> None:
     if as_json:
         print_json(numbers)
         return
-    width = max(map(len, numbers))
-    for name, value in sorted(numbers.items()):
-        print(f"{name.replace('_', ' '):{width}}  {value:,.0f}")
+    names = sorted(numbers)
+    print_pairs({name.replace("_", " "): f"{numbers[name]:,.0f}" for name in names})
 
 
 @app.command()

@@ -7,9 +7,10 @@ import typer
 
 from mpcvit.artifacts.profile import SECURE_DEFAULT, load_profile
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, DataFolder, ModelFile, print_json
+from mpcvit.cli.options import AsJson, DataFolder, ModelFile
 from mpcvit.cli.private import ProfileName
 from mpcvit.cli.running import load_training_images
+from mpcvit.cli.show import print_json, print_table
 from mpcvit.lowering import ERROR_BUDGET, Guard
 
 if TYPE_CHECKING:
@@ -133,16 +134,19 @@ def _tell(
             f"{'once a session' if own.is_set_up else 'a batch'}, "
             f"script {own.digest[:16]}"
         )
-    print(
-        f"{'place':<22}{'stand-in':<14}{'interval':<20}{'declared':>10}{'measured':>10}  exchanges"
+    print_table(
+        [row | {"error": "relative" if row["relative"] else "absolute"} for row in rows],
+        {
+            "site": "{place}",
+            "approximation": "{stand_in}",
+            "from": "{low:.4g}",
+            "to": "{high:.4g}",
+            "error": "{error}",
+            "declared": "{declared:.1e}",
+            "measured": "{measured:.1e}",
+            "exchanges": "{exchanges:d}",
+        },
     )
-    for row in rows:
-        interval = f"[{row['low']:.4g}, {row['high']:.4g}]"
-        kind = "relative" if row["relative"] else "absolute"
-        print(
-            f"{row['place']:<22}{row['stand_in']:<14}{interval:<20}{row['declared']:>10.1e}"
-            f"{row['measured']:>10.1e}  {row['exchanges']:>9}  {kind}"
-        )
 
 
 def _tell_trust(program: "SecureProgram", guard_cost: "GuardCost | None") -> None:

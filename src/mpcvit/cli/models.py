@@ -13,10 +13,10 @@ from mpcvit.cli.options import (
     DataFolder,
     ModelFile,
     parse_numbers,
-    print_json,
     read_lines,
 )
 from mpcvit.cli.running import load_test_images
+from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,11 +78,15 @@ def evaluate(
         print_json(encode(evaluation) | ({} if strays is None else {"outside": strays}) | judged)
         return
     rate = evaluation.images / evaluation.seconds
-    print(f"images  {evaluation.images:,}")
-    print(f"top-1   {100 * evaluation.top1:.2f} %")
-    print(f"top-5   {100 * evaluation.top5:.2f} %")
-    print(f"loss    {evaluation.loss:.4f}")
-    print(f"time    {evaluation.seconds:.1f} s ({rate:,.0f} images/s)")
+    print_pairs(
+        {
+            "images": f"{evaluation.images:,}",
+            "top-1": f"{100 * evaluation.top1:.2f} %",
+            "top-5": f"{100 * evaluation.top5:.2f} %",
+            "loss": f"{evaluation.loss:.4f}",
+            "time": f"{evaluation.seconds:.1f} s ({rate:,.0f} images/s)",
+        }
+    )
     if strays is not None:
         met = {place: share for place, share in strays.items() if share}
         print("outside of the calibrated intervals" + ("" if met else ": nothing"))
@@ -226,11 +230,10 @@ def _parameters_by_part(checkpoint: "Checkpoint") -> dict[str, int]:
 
 
 def _print_section(title: str, entries: dict[str, Any]) -> None:
-    print(title)
-    width = max(map(len, entries))
-    for name, value in entries.items():
+    def text(value: Any) -> Any:
         if isinstance(value, dict):
-            value = ", ".join(f"{key} {item}" for key, item in value.items())
-        elif isinstance(value, tuple):
-            value = ", ".join(map(str, value))
-        print(f"  {name:<{width}}  {value}")
+            return ", ".join(f"{key} {item}" for key, item in value.items())
+        return ", ".join(map(str, value)) if isinstance(value, tuple) else value
+
+    print(title)
+    print_pairs({name: text(value) for name, value in entries.items()}, indent="  ")

@@ -1,8 +1,7 @@
 """Options that several commands share."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -41,10 +40,6 @@ def settings_of(data: Path | None, overrides: list[str] | None) -> list[str]:
     if data is not None:
         settings.append(f"data.path={str(data)!r}")
     return settings
-
-
-def print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2))
 
 
 def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,23 +10,16 @@ import typer
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import app
-from mpcvit.cli.options import (
-    AsJson,
-    ConfigFile,
-    DataFolder,
-    Overrides,
-    parse_numbers,
-    print_json,
-    settings_of,
-)
+from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, parse_numbers, settings_of
 from mpcvit.cli.private import ProfileName
 from mpcvit.cli.report import write_report
 from mpcvit.cli.running import load_data
 from mpcvit.cli.search import parse_seconds
+from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.cores import split_cpu
 
 if TYPE_CHECKING:
-    from mpcvit.pipeline.run import Done
+    from mpcvit.pipeline.run import Step
     from mpcvit.report.live import WholeProgress
     from mpcvit.train.loop import Observer
 
@@ -89,23 +81,22 @@ def pipeline(
     split_cpu(config.train.batch_size)
 
     from mpcvit.cost.estimate import estimate
-    from mpcvit.experiments.run import Workshop
+    from mpcvit.experiments.store import RunStore
     from mpcvit.pipeline.run import Pipeline
     from mpcvit.report.live import WholeProgress, console
     from mpcvit.train.loop import StoppedError
 
     dataset = load_data(config)
-    started: list[str] = []
     with WholeProgress(Pipeline.count_steps(plan)) as display:
-        workshop = Workshop(
+        store = RunStore(
             config_file=config_file,
             overrides=tuple(settings),
             dataset=dataset,
             runs=runs,
             price=estimate,
-            watch=lambda name: _watch(name, display, started),
+            watch=lambda name: _watch(display),
         )
-        course = Pipeline(plan=plan, workshop=workshop, display=display, started=started)
+        course = Pipeline(plan=plan, store=store, display=display)
         try:
             course.run()
         except (StoppedError, KeyboardInterrupt):
@@ -115,33 +106,31 @@ def pipeline(
     charts = write_report([course.folder], page, title=f"mpcvit pipeline: {config.name}")
     if as_json:
         print_json(
-            {"steps": [asdict(one) for one in course.done], "charts": charts, "report": str(page)}
+            {
+                "steps": [step.to_dict() for step in course.done],
+                "charts": charts,
+                "report": str(page),
+            }
         )
         return
     _tell(course.done)
-    print(f"results  {course.folder / 'pipeline.csv'}")
-    print(f"report   {page}")
+    print_pairs({"results": course.folder / "pipeline.csv", "report": page})
 
 
 @contextmanager
-def _watch(
-    name: str, display: "WholeProgress", started: list[str]
-) -> "Iterator[Sequence[Observer]]":
+def _watch(display: "WholeProgress") -> "Iterator[Sequence[Observer]]":
     from mpcvit.report.runs import FigureWriter
 
-    started.append(name)
     with display.training() as live:
         yield (live, FigureWriter())
 
 
-def _tell(done: "Sequence[Done]") -> None:
-    width = max(len(one.subject) for one in done)
-    for one in done:
-        print(
-            f"{one.step:<8} {one.subject:<{width}}  {'reused' if one.reused else 'ran':<6} "
-            f"{one.seconds:>8.1f} s  {one.outcome}"
-        )
-    ran = [one for one in done if not one.reused]
-    steps = "1 step" if len(ran) == 1 else f"{len(ran)} steps"
-    seconds = sum(one.seconds for one in ran)
-    print(f"{steps} ran in {seconds:,.0f} s, {len(done) - len(ran)} were reused")
+def _tell(done: "Sequence[Step]") -> None:
+    rows = [{**step.to_dict(), "status": step.outcome.status.value} for step in done]
+    columns = {"step": "{step}", "of": "{subject}", "": "{status}", "seconds": "{seconds:.1f}"}
+    print_table(rows, {**columns, "result": "{outcome}"})
+    reused = [step for step in done if step.outcome.status.value == "reused"]
+    count = len(done) - len(reused)
+    steps = "1 step" if count == 1 else f"{count} steps"
+    seconds = sum(step.outcome.seconds for step in done if step not in reused)
+    print(f"{steps} ran in {seconds:,.0f} s, {len(reused)} were reused")

@@ -14,7 +14,8 @@ from mpcvit.artifacts.profile import (
 )
 from mpcvit.artifacts.record import Reveal
 from mpcvit.cli import app
-from mpcvit.cli.options import AnyModelFile, AsJson, print_json
+from mpcvit.cli.options import AnyModelFile, AsJson
+from mpcvit.cli.show import print_json
 from mpcvit.codec import encode, save
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from mpcvit.artifacts.architecture import Architecture, AttentionKind
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, print_json
+from mpcvit.cli.options import AsJson
 from mpcvit.cli.private import ProfileName
+from mpcvit.cli.show import print_json, print_table
 from mpcvit.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -82,11 +83,16 @@ def profile_latency(
     if as_json:
         print_json({"latency": str(out), "source": table.source, "networks": rows})
         return
-    for row in rows:
-        print(
-            f"{row['attention']:<14}{row['exchanges']:>7,} exchanges {row['sent_mb']:>9.2f} MB "
-            f"{row['compute_s']:>7.2f} s compute {row['modelled_s']:>8.2f} s modelled"
-        )
+    print_table(
+        rows,
+        {
+            "every head": "{attention}",
+            "exchanges": "{exchanges:,}",
+            "MB sent": "{sent_mb:.2f}",
+            "compute s": "{compute_s:.2f}",
+            "modelled s": "{modelled_s:.2f}",
+        },
+    )
     if settings.warning:
         print(settings.warning)
     print(f"written to {out}")

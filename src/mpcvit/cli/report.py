@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, print_json
+from mpcvit.cli.options import AsJson
 from mpcvit.cli.search import LatencyFile
+from mpcvit.cli.show import print_json
 
 
 @app.command()

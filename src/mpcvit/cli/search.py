@@ -9,8 +9,9 @@ import typer
 from mpcvit.artifacts.architecture import AttentionKind, MlpForm
 from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure, print_json
+from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure
 from mpcvit.cli.running import Fresh, Out, Resume, carry_out, choose
+from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
 
@@ -54,14 +55,26 @@ def estimate(
     rows = []
     for kind in AttentionKind:
         cost = table.price(Architecture.uniform(kind, depth=model.depth, heads=model.heads))
-        rows.append((kind.value, cost.exchanges, cost.sent_bytes / 1e6, table.seconds(cost)))
+        rows.append(
+            {
+                "attention": kind.value,
+                "exchanges": cost.exchanges,
+                "sent_mb": cost.sent_bytes / 1e6,
+                "modelled_s": table.seconds(cost),
+            }
+        )
     if as_json:
-        names = ("attention", "exchanges", "sent_mb", "modelled_s")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        print_json(rows)
         return
-    print(f"{'every head':<14}{'exchanges':>10}{'MB sent':>9}{'modelled s':>12}")
-    for kind, exchanges, megabytes, seconds in rows:
-        print(f"{kind:<14}{exchanges:>10,.0f}{megabytes:>9.1f}{seconds:>12.2f}")
+    print_table(
+        rows,
+        {
+            "every head": "{attention}",
+            "exchanges": "{exchanges:,.0f}",
+            "MB sent": "{sent_mb:.1f}",
+            "modelled s": "{modelled_s:.2f}",
+        },
+    )
     print(f"{table.source}\nwritten to {out}")
 
 
@@ -107,11 +120,15 @@ def search(
             }
         )
         return
-    print(f"seconds       {table.source}")
-    print(f"mean alpha    {'  '.join(f'{mean:.3f}' for mean in means)}  (layers in order)")
-    print(f"test accuracy {100 * accuracy:.2f} % (of the mixture)")
-    print(f"search        {folder / SEARCH_FILE}")
-    print(f"figure        {folder / SEARCH_FIGURE_FILE}")
+    print_pairs(
+        {
+            "seconds": table.source,
+            "mean alpha": "  ".join(f"{mean:.3f}" for mean in means) + "  (layers in order)",
+            "test accuracy": f"{100 * accuracy:.2f} % (of the mixture)",
+            "search": folder / SEARCH_FILE,
+            "figure": folder / SEARCH_FIGURE_FILE,
+        }
+    )
 
 
 @app.command()
@@ -223,8 +240,12 @@ def _tell(derived: "Derived", table: "LatencyTable", out: Path, as_json: bool) -
         )
         return
     print(derived.architecture.picture())
-    print(f"kept      {derived.kept} of {derived.units}, total alpha {derived.kept_alpha:.3f}")
-    print(f"seconds   {derived.seconds:.2f} ({table.source})")
-    if derived.tied_units:
-        print(f"ties      left out with an equal alpha: {', '.join(derived.tied_units)}")
-    print(f"written   {out}")
+    ties = ", ".join(derived.tied_units)
+    print_pairs(
+        {
+            "kept": f"{derived.kept} of {derived.units}, total alpha {derived.kept_alpha:.3f}",
+            "seconds": f"{derived.seconds:.2f} ({table.source})",
+            **({"ties": f"left out with an equal alpha: {ties}"} if ties else {}),
+            "written": out,
+        }
+    )

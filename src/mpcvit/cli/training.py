@@ -7,8 +7,9 @@ import typer
 
 from mpcvit.artifacts.provenance import CURVES_FILE, MODEL_FILE
 from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure, print_json
+from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure
 from mpcvit.cli.running import Fresh, Out, Resume, carry_out, choose
+from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.cores import split_cpu
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ def _tell(checkpoint: "Checkpoint", folder: Path, as_json: bool) -> None:
     if as_json:
         print_json({"model": str(folder / MODEL_FILE), **metrics})
         return
-    print(f"test accuracy {100 * metrics['test_top1']:.2f} %")
-    print(f"model         {folder / MODEL_FILE}")
-    print(f"curves        {folder / CURVES_FILE}")
+    print_pairs(
+        {
+            "test accuracy": f"{100 * metrics['test_top1']:.2f} %",
+            "model": folder / MODEL_FILE,
+            "curves": folder / CURVES_FILE,
+        }
+    )

@@ -4,20 +4,21 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from mpcvit import __version__
 from mpcvit.artifacts.profile import Profile, load_profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.provenance import write_rows
 from mpcvit.artifacts.record import RunRecord
-from mpcvit.classifier import Classifier
-from mpcvit.codec import save
+from mpcvit.codec import encode
 from mpcvit.demo.showcase import Sample, Showcase, ShownNetwork, model_in
 from mpcvit.errors import UserError
+from mpcvit.experiments.store import Status
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.pipeline.measure import make_row
+from mpcvit.pipeline.measure import Display, Measurement, digest_of, judge, measure_once
 from mpcvit.secure.run import run, with_engine_of
 
 RESULTS_FILE = "demo.csv"
@@ -25,24 +26,15 @@ PREDICTIONS_FILE = "predictions.csv"
 FORMS = ("plain", "lowered")
 
 
-class Display(Protocol):
-    """Who shows the work."""
-
-    def begin(self, name: str) -> None: ...
-
-    def end(self) -> None: ...
-
-    def count(self, what: str, done: int, total: int) -> None: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One network in one form: what it said of the images, and what that cost."""
+    """A network in one form: its predictions, and their cost."""
 
     network: str
     predictions: tuple[str, ...]
     record: RunRecord
     row: dict[str, Any]
+    reused: bool
 
     @property
     def title(self) -> str:
@@ -52,7 +44,7 @@ class Shown:
 def show(
     showcase: Showcase, source: Path, out: Path, samples: Sequence[Sample], display: Display
 ) -> list[Shown]:
-    """Run every network in every form over the images at a time.
+    """Run every network in every form over the images at a time, unless that is stored.
 
     `out` becomes a folder of runs: a copy of the showcase, with a record beside
     each network, and the rows of the results.
@@ -83,21 +75,30 @@ def _run(
     model = model_in(folder, network.name, form)
     profile = with_engine_of(model, load_profile(showcase.profile))
     pictures = [folder / sample.file for sample in samples]
-    result = run(model, pictures, profile, batch_size=len(pictures), progress=display.count)
-    classifier = Classifier(Checkpoint.load(model_in(folder, network.name, "plain")))
-    measured = make_row(
-        result,
-        profile,
-        plain=classifier(classifier.preprocess(pictures)).argmax(axis=1),
-        labels=np.array([result.classes.index(sample.truth) for sample in samples]),
-        top1=network.top1[form],
-    )
-    save(folder / network.name / f"record-{form}.json", result.record)
+
+    def make() -> Measurement:
+        result = run(model, pictures, profile, batch_size=len(pictures), progress=display.count)
+        checkpoint = Checkpoint.load(model_in(folder, network.name, "plain"))
+        truths = np.array([result.classes.index(sample.truth) for sample in samples])
+        return judge(
+            result, profile, checkpoint, list(pictures), labels=truths, top1=network.top1[form]
+        )
+
+    made_from = {
+        "model": digest_of(model),
+        "profile": encode(profile),
+        "images": [sample.file for sample in samples],
+        "version": __version__,
+    }
+    outcome = measure_once(folder / network.name, form, made_from, make)
+    assert outcome.value is not None
+    known = {"network": network.name, "config": network.config, "seed": network.seed}
     return Shown(
         network=network.name,
-        predictions=tuple(", ".join(names) or "no answer" for names in result.likeliest),
-        record=result.record,
-        row={"network": network.name, "config": network.config, "seed": network.seed, **measured},
+        predictions=outcome.value.predictions,
+        record=outcome.value.record,
+        row={**known, **outcome.value.row},
+        reused=outcome.status is Status.REUSED,
     )
 
 

@@ -1,1 +1,1 @@
-"""From a configuration to a report: every step once, kept, and gone on with where it was left."""
+"""From a configuration to a report: each step runs once, is stored, and resumes after a stop."""

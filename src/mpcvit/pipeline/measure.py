@@ -1,29 +1,87 @@
 """A network classifies test images privately: what it cost, and whether it said the same."""
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier
+from mpcvit.codec import load, save
 from mpcvit.data import Split
+from mpcvit.errors import UserError
+from mpcvit.experiments.store import Outcome, reuse_or_make
 from mpcvit.lowering.emulate import emulate
+from mpcvit.lowering.engine import DESCRIPTION
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.secure.run import RunResult, run
+from mpcvit.storage import read_json, write_text
 
 Progress = Callable[[str, int, int], None]
 
 
+class Display(Protocol):
+    """A display of the steps of some work."""
+
+    def begin(self, name: str) -> None: ...
+
+    def end(self) -> None: ...
+
+    def count(self, what: str, done: int, total: int) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """A private run's record, and its row of the results."""
+    """A private run's record, its predictions, and its row of the results."""
 
     record: RunRecord
     row: dict[str, Any]
+    predictions: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        row = self.row
+        seconds = row["measured_s"] or row["modelled_s"]
+        kind = "measured" if row["measured_s"] else "modelled"
+        shown = f", {seconds:.2f} s {kind}" if seconds else ""
+        return f"{row['exchanges']:,} exchanges, {row['sent_mb']:.1f} MB{shown}"
+
+
+def measure_once(
+    folder: Path, form: str, made_from: Mapping[str, Any], make: Callable[[], Measurement]
+) -> Outcome[Measurement]:
+    """Measure a network, unless its folder holds a measurement that was made from the same."""
+    path, record = folder / f"measured-{form}.json", folder / f"record-{form}.json"
+
+    def write() -> None:
+        measurement = make()
+        save(record, measurement.record)
+        document = {"row": measurement.row, "predictions": measurement.predictions}
+        write_text(path, json.dumps(document, indent=1) + "\n")
+
+    def read(path: Path) -> Measurement:
+        document = read_json(path.read_text("utf-8"), str(path))
+        if document.keys() != {"row", "predictions"}:
+            raise UserError(f"{path} is not a measurement of this version")
+        return Measurement(
+            record=load(RunRecord, record),
+            row=document["row"],
+            predictions=tuple(document["predictions"]),
+        )
+
+    return reuse_or_make(path, made_from, write, read)
+
+
+def digest_of(model: Path) -> str:
+    """Return the digest of a checkpoint, or of a program's description."""
+    file = model / DESCRIPTION if model.is_dir() else model
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def measure(
@@ -39,30 +97,31 @@ def measure(
     """Run the first test images one by one; `checkpoint` is what the model came from."""
     pixels = np.asarray(test.images[:images])
     result = run(model, pixels, profile, simulate=simulate, progress=progress)
-    classifier = Classifier(checkpoint)
-    row = make_row(
-        result,
-        profile,
-        plain=classifier(classifier.preprocess(list(pixels))).argmax(axis=1),
-        labels=np.asarray(test.labels[:images]),
-        top1=_accuracy(model, test, progress),
-    )
-    return Measurement(record=result.record, row=row)
+    labels, top1 = np.asarray(test.labels[:images]), _accuracy(model, test, progress)
+    return judge(result, profile, checkpoint, list(pixels), labels=labels, top1=top1)
 
 
-def make_row(
-    result: RunResult, profile: Profile, *, plain: np.ndarray, labels: np.ndarray, top1: float
-) -> dict[str, Any]:
-    """What a private run was right about, and its cost: exchanges of a batch, the rest by image.
+def judge(
+    result: RunResult,
+    profile: Profile,
+    checkpoint: Checkpoint,
+    pictures: list[Any],
+    *,
+    labels: np.ndarray,
+    top1: float,
+) -> Measurement:
+    """Return how often a private run was right, and its cost.
 
-    `plain` are the classes that the network gives in plaintext, and `top1` is its
-    accuracy on the whole test split.
+    Exchanges are those of a batch, and the rest is by image. `checkpoint` gives the classes
+    in plaintext, and `top1` is the accuracy on the whole test split.
     """
+    classifier = Classifier(checkpoint)
+    plain = classifier(classifier.preprocess(pictures)).argmax(axis=1)
     record, count = result.record, result.record.images
     private, here = np.argmax(result.answers.chosen, axis=1), record.environment
     private = np.where(result.answers.trusted, private, -1)  # a refused answer is no class
     modelled = profile.protocol.counts_rounds
-    return {
+    row = {
         "form": record.form,
         "reveal": record.reveal.value,
         "top1": round(100 * top1, 2),
@@ -83,10 +142,12 @@ def make_row(
         "commit": here.commit,
         "created": here.created,
     }
+    predictions = tuple(", ".join(names) or "no answer" for names in result.likeliest)
+    return Measurement(record=record, row=row, predictions=predictions)
 
 
 def _accuracy(model: Model, test: Split, progress: Progress) -> float:
-    """Top-1 on the whole test split: a checkpoint's own, or of a program's plaintext emulation."""
+    """Return top-1 on the whole test split, of a program by its plaintext emulation."""
     if not isinstance(model, SecureProgram):
         return model.provenance.metrics["test_top1"]
     emulation = emulate(

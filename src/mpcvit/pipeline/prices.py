@@ -13,8 +13,7 @@ from mpcvit.artifacts.provenance import content_digest
 from mpcvit.bench.latency import Progress, measure_latency
 from mpcvit.codec import encode
 from mpcvit.cost.estimate import estimate
-from mpcvit.experiments.run import Price
-from mpcvit.pipeline.kept import make_once
+from mpcvit.experiments.store import Outcome, Price, reuse_or_make
 
 # Raised when a choice is computed otherwise. 2: owners multiply fused linears themselves.
 _COUNTING = 2
@@ -26,8 +25,8 @@ def price_once(
     profile: Profile,
     kinds: Sequence[AttentionKind],
     progress: Progress,
-) -> bool:
-    """Write the latency file of a model and say whether it was there already.
+) -> Outcome[LatencyTable]:
+    """Return the prices of a model, and write its latency file unless it is there.
 
     Prices are measured. Those of a protocol whose exchanges are no rounds are modelled.
     """
@@ -45,7 +44,7 @@ def price_once(
         "version": __version__,
         "counting": _COUNTING,
     }
-    return make_once(path, made_from, make, LatencyTable.load)
+    return reuse_or_make(path, made_from, make, LatencyTable.load)
 
 
 def measured_prices(folder: Path, profile: Profile, progress: Progress) -> Price:
@@ -55,7 +54,8 @@ def measured_prices(folder: Path, profile: Profile, progress: Progress) -> Price
         model = replace(model, attention=AttentionKind.SOFTMAX)  # changes no price
         name = content_digest({"model": encode(model), "counting": _COUNTING})
         path = folder / f"{name}.json"
-        price_once(path, model, profile, tuple(AttentionKind), progress)
-        return LatencyTable.load(path)
+        table = price_once(path, model, profile, tuple(AttentionKind), progress).value
+        assert table is not None
+        return table
 
     return price

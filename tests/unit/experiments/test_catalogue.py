@@ -9,13 +9,13 @@ from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import EXPERIMENTS, find_experiment
 from mpcvit.experiments.published import published, published_table
-from mpcvit.experiments.run import Workshop
+from mpcvit.experiments.store import RunStore
 from tests.configs import TINY
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.toml"))
 
 
-def make_workshop(config_file, **changes):
+def make_store(config_file, **changes):
     values = {
         "config_file": config_file,
         "overrides": (),
@@ -24,15 +24,15 @@ def make_workshop(config_file, **changes):
         "price": estimate,
         "watch": None,
     }
-    return Workshop(**{**values, **changes})
+    return RunStore(**{**values, **changes})
 
 
 @pytest.mark.parametrize("config_file", CONFIGS, ids=lambda path: path.stem)
 def test_every_recipe_configures_every_scale(config_file):
-    workshop = make_workshop(config_file)
+    store = make_store(config_file)
     for experiment in EXPERIMENTS:
         for recipe in (*experiment.networks, *experiment.searches):
-            config = workshop.config(recipe.settings, recipe.heads, seed=3)
+            config = store.config(recipe.settings, recipe.heads, seed=3)
             assert config.seed == 3
             assert not recipe.heads or config.model.heads == recipe.heads
 
@@ -40,7 +40,7 @@ def test_every_recipe_configures_every_scale(config_file):
 def test_three_heads_of_the_paper_take_a_width_of_258():
     cifar = next(path for path in CONFIGS if path.stem == "cifar10")
     pruned = [row for row in find_experiment("head-pruning").networks if row.heads]
-    widths = [make_workshop(cifar).config(row.settings, row.heads, 0).model.width for row in pruned]
+    widths = [make_store(cifar).config(row.settings, row.heads, 0).model.width for row in pruned]
     assert widths == [256, 256, 258]
 
 
@@ -48,20 +48,20 @@ def test_three_heads_of_the_paper_take_a_width_of_258():
 def test_every_network_of_a_comparison_and_its_teacher_train_as_long(experiment):
     """The paper's kinds of attention train 300 epochs, its other networks 600."""
     cifar = next(path for path in CONFIGS if path.stem == "cifar10")
-    workshop = make_workshop(cifar, length=experiment.length)
+    store = make_store(cifar, length=experiment.length)
     recipes = [*experiment.networks, *(row.teacher for row in experiment.networks if row.teacher)]
-    configs = [workshop.network_config(recipe, seed=0) for recipe in recipes]
+    configs = [store.network_config(recipe, seed=0) for recipe in recipes]
     wanted = 300 if experiment.name == "attention-variants" else 600
     assert {config.train.epochs for config in configs} <= {wanted}
     assert {config.distill.epochs for config in configs} <= {wanted}
-    folders = {workshop.network_folder(recipe, seed=2).name for recipe in recipes}
+    folders = {store.network_folder(recipe, seed=2).name for recipe in recipes}
     assert folders <= {f"seed-2-epochs-{wanted}"}
 
 
 def test_a_pipeline_trains_what_each_section_says():
     cifar = next(path for path in CONFIGS if path.stem == "cifar10")
     networks = find_experiment("trade-off").networks
-    by_name = {row.name: make_workshop(cifar).network_config(row, 0) for row in networks}
+    by_name = {row.name: make_store(cifar).network_config(row, 0) for row in networks}
     epochs = {name: config.train.epochs for name, config in by_name.items()}
     assert epochs["softmax"] == epochs["scaling"] == 300
     assert epochs["mpcvit-0.7"] == epochs["mpcformer-distilled"] == 600

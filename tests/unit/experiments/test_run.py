@@ -15,7 +15,8 @@ from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import find_experiment
 from mpcvit.experiments.results import interval
-from mpcvit.experiments.run import Workshop, run_experiment
+from mpcvit.experiments.run import run_experiment
+from mpcvit.experiments.store import RunStore
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.train.loop import DivergedError, StoppedError
 from tests.configs import TINY
@@ -48,8 +49,8 @@ def load(config):
     )
 
 
-def make_workshop(dataset, folder, watcher, overrides=QUICK):
-    return Workshop(
+def make_store(dataset, folder, watcher, overrides=QUICK):
+    return RunStore(
         config_file=TINY,
         overrides=overrides,
         dataset=dataset,
@@ -69,15 +70,15 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
     monkeypatch.setattr("mpcvit.train.loop.TELL_EVERY_S", 0.0)
     experiment = find_experiment("trade-off").only(["softmax", "mpcvit-0.3-distilled"])
     watcher = Watcher()
-    workshop = make_workshop(dataset, tmp_path / "runs", watcher)
+    store = make_store(dataset, tmp_path / "runs", watcher)
     watcher.stop = "mpcvit-0.3-distilled, seed 0"
     with pytest.raises(StoppedError):
-        run_experiment(experiment, workshop, [0], tmp_path)
+        run_experiment(experiment, store, [0], tmp_path)
     assert watcher.started == ["softmax, seed 0", "search, seed 0", "mpcvit-0.3-distilled, seed 0"]
     assert [row["network"] for row in read_rows(tmp_path / "trade-off-runs.csv")] == ["softmax"]
 
     watcher.started, watcher.stop = [], ""
-    summaries, _ = run_experiment(experiment, workshop, [0], tmp_path)
+    summaries, _ = run_experiment(experiment, store, [0], tmp_path)
     assert watcher.started == ["mpcvit-0.3-distilled, seed 0"]
     assert [one.network for one in summaries] == ["softmax", "mpcvit-0.3-distilled"]
     rows = read_rows(tmp_path / "trade-off-runs.csv")
@@ -113,7 +114,7 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
 
     watcher.started = []
     searches = find_experiment("latency-weight").only(["search"])
-    _, means = run_experiment(searches, workshop, [0], tmp_path)
+    _, means = run_experiment(searches, store, [0], tmp_path)
     assert watcher.started == []  # the networks' own search serves
     assert len(means["search"]) == 2
     assert (tmp_path / "latency-weight.png").exists()
@@ -121,7 +122,7 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
     assert line.get_ydata().tolist() == pytest.approx(means["search"], abs=1e-4)
 
     def changed(setting):
-        return make_workshop(dataset, tmp_path / "runs", watcher, (*QUICK, setting))
+        return make_store(dataset, tmp_path / "runs", watcher, (*QUICK, setting))
 
     with pytest.raises(UserError, match=r"other settings: 'train.learning_rate' was 0.003"):
         run_experiment(experiment, changed("train.learning_rate=0.1"), [0], tmp_path)
@@ -135,12 +136,12 @@ def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypat
     halved = jax.tree.map(lambda leaf: leaf / 2, kept.parameters)
     replace(kept, parameters=halved).save(teacher)
     with pytest.raises(UserError, match=r"distilled.* taught by another teacher than .*softmax"):
-        run_experiment(experiment, workshop, [0], tmp_path)
+        run_experiment(experiment, store, [0], tmp_path)
     kept.save(teacher)
     part = load(load_config(TINY, ["data.train_images=200"]))
     for one in (experiment, searches):
         with pytest.raises(UserError, match=r"other settings: 'data_fingerprint' was"):
-            run_experiment(one, make_workshop(part, tmp_path / "runs", watcher), [0], tmp_path)
+            run_experiment(one, make_store(part, tmp_path / "runs", watcher), [0], tmp_path)
     assert watcher.started == []
 
 
@@ -151,11 +152,11 @@ def test_a_network_that_diverges_is_a_row_and_is_not_tried_again(dataset, tmp_pa
         calls.append(1)
         raise DivergedError("the loss is not finite at step 3")
 
-    monkeypatch.setattr("mpcvit.experiments.run.train", diverge)
+    monkeypatch.setattr("mpcvit.experiments.store.train", diverge)
     experiment = find_experiment("attention-variants").only(["relu"])
-    workshop = make_workshop(dataset, tmp_path / "runs", Watcher())
+    store = make_store(dataset, tmp_path / "runs", Watcher())
     for _ in range(2):
-        summaries, _ = run_experiment(experiment, workshop, [0], tmp_path)
+        summaries, _ = run_experiment(experiment, store, [0], tmp_path)
     assert len(calls) == 1
     assert summaries[0].top1_mean == "fail"
     assert summaries[0].modelled_s > 0
@@ -165,15 +166,15 @@ def test_a_network_that_diverges_is_a_row_and_is_not_tried_again(dataset, tmp_pa
 def test_rows_are_collected_without_training(dataset, tmp_path):
     experiment = find_experiment("trade-off").only(["scaling", "mpcvit-0.3"])
     watcher = Watcher()
-    workshop = make_workshop(dataset, tmp_path / "runs", watcher)
-    summaries, _ = run_experiment(experiment, workshop, [0], tmp_path, only_finished=True)
+    store = make_store(dataset, tmp_path / "runs", watcher)
+    summaries, _ = run_experiment(experiment, store, [0], tmp_path, only_finished=True)
     assert summaries == []
-    run_experiment(experiment.only(["scaling"]), workshop, [0], tmp_path)
+    run_experiment(experiment.only(["scaling"]), store, [0], tmp_path)
     watcher.started = []
-    summaries, _ = run_experiment(experiment, workshop, [0, 1], tmp_path, only_finished=True)
+    summaries, _ = run_experiment(experiment, store, [0, 1], tmp_path, only_finished=True)
     assert watcher.started == []
     assert [(one.network, one.seeds) for one in summaries] == [("scaling", 1)]
-    longer = make_workshop(dataset, tmp_path / "runs", watcher, (*QUICK, "distill.epochs=2"))
+    longer = make_store(dataset, tmp_path / "runs", watcher, (*QUICK, "distill.epochs=2"))
     assert run_experiment(experiment, longer, [0], tmp_path, only_finished=True)[0] == []
 
 

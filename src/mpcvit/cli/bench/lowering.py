@@ -16,7 +16,7 @@ from mpcvit.cli.bench.tables import (
     TableOut,
     beside_paper,
     known_networks,
-    tell,
+    print_rows,
 )
 from mpcvit.cli.options import (
     AsJson,
@@ -81,4 +81,4 @@ def lowering(
         )
     if stage is None:  # the paper times whole networks
         rows = beside_paper(rows, "network", config.name, "trade-off", published)
-    tell(rows, "network", out, as_json)
+    print_rows(rows, "network", out, as_json)

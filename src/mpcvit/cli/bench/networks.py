@@ -19,17 +19,12 @@ from mpcvit.cli.bench.tables import (
     beside_paper,
     is_delivered,
     known_networks,
-    tell,
+    print_rows,
 )
-from mpcvit.cli.options import (
-    AnyModelFile,
-    AsJson,
-    ConfigFile,
-    DataFolder,
-    print_json,
-)
+from mpcvit.cli.options import AnyModelFile, AsJson, ConfigFile, DataFolder
 from mpcvit.cli.private import ProfileName
 from mpcvit.cli.running import load_test_images
+from mpcvit.cli.show import print_json, print_pairs, print_table
 
 
 @bench.command()
@@ -52,7 +47,7 @@ def attention(
     with counting() as progress:
         rows = bench_attention(config.model, settings, measure=measure, progress=progress)
     rows = beside_paper(rows, "attention", config.name, "attention-variants", published)
-    tell(rows, "attention", out, as_json)
+    print_rows(rows, "attention", out, as_json)
 
 
 @bench.command()
@@ -100,7 +95,7 @@ def network(
             searched=searched,
         )
     rows = beside_paper(rows, "network", config.name, "trade-off", published)
-    tell(rows, "network", out, as_json)
+    print_rows(rows, "network", out, as_json)
 
 
 @bench.command()
@@ -120,7 +115,7 @@ def layers(
     config = load_config(config_file)
     with counting() as progress:
         rows = bench_layers(config.model, load_profile(profile), progress=progress)
-    tell(rows, "network", out, as_json)
+    print_rows(rows, "network", out, as_json)
 
 
 @bench.command()
@@ -155,7 +150,7 @@ def breakdown(
             measure=measure,
             progress=progress,
         )
-    tell(rows, "part", out, as_json)
+    print_rows(rows, "part", out, as_json)
 
 
 @bench.command()
@@ -175,11 +170,15 @@ def precision(
         rows = bench_precision(load_profile(profile), progress=progress)
     if is_delivered(rows, out, as_json, drawn=True):
         return
-    for row in rows:
-        print(
-            f"{row['attention']:<14} variance {row['variance']:>8g}  "
-            f"relative error {row['relative_error']:.2e}  largest {row['largest_error']:.2e}"
-        )
+    print_table(
+        rows,
+        {
+            "attention": "{attention}",
+            "variance": "{variance:g}",
+            "relative error": "{relative_error:.2e}",
+            "largest error": "{largest_error:.2e}",
+        },
+    )
 
 
 @bench.command()
@@ -223,9 +222,13 @@ def agreement(
     if as_json:
         print_json(row)
         return
-    print(f"agree        {row['agree']} of {row['images']} images")
-    print(f"right        {row['plain_right']} in plaintext, {row['private_right']} privately")
-    print(f"logits       off by at most {row['largest_logit_error']}, of {row['logit_range']}")
-    print(f"cost         {row['exchanges']:,} exchanges, {row['sent_mb']:,.1f} MB sent")
+    print_pairs(
+        {
+            "agree": f"{row['agree']} of {row['images']} images",
+            "right": f"{row['plain_right']} in plaintext, {row['private_right']} privately",
+            "logits": f"off by at most {row['largest_logit_error']}, of {row['logit_range']}",
+            "cost": f"{row['exchanges']:,} exchanges, {row['sent_mb']:,.1f} MB sent",
+        }
+    )
     if row["warning"]:
         print(row["warning"])

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: their options, and how rows are told."""
+"""What the benchmarks share: options, and how they deliver rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mpcvit.cli.options import print_json
+from mpcvit.cli.show import print_json, print_table
 from mpcvit.errors import UserError, nearest
 
 CIFAR = Path("configs/cifar10.toml")
@@ -17,7 +17,17 @@ EXAMPLES = [
     Path("results/cifar10-tiny") / f"{kind}-program.json"
     for kind in ("relu_softmax", "softmax", "linformer", "quad2", "the_x")
 ]
-_PLACES = ("form", "batch", "table", "value", "layer")  # columns that tell rows apart
+SECONDS_AN_IMAGE = {
+    "s an image": "{median_s:.3f}",
+    "fastest": "{fastest_s:.3f}",
+    "slowest": "{slowest_s:.3f}",
+}
+_APART = ("form", "batch", "table", "value", "layer")  # columns that tell rows apart
+_SECONDS = {
+    "s modelled": "{modelled_s:.2f}",
+    "s measured": "{measured_s:.2f}",
+    "s in the paper": "{paper_s:.2f}",
+}
 
 Out = Annotated[Path | None, typer.Option("--out", help="CSV file for the rows.")]
 TableOut = Annotated[
@@ -77,7 +87,7 @@ def is_delivered(
     return as_json
 
 
-def tell(
+def print_rows(
     rows: Sequence[Mapping[str, Any]],
     label: str,
     out: Path | None,
@@ -85,18 +95,9 @@ def tell(
 ) -> None:
     if is_delivered(rows, out, as_json, drawn=True):
         return
-    for row in rows:
-        place = " ".join(str(row[name]) for name in _PLACES if name in row)
-        line = (
-            f"{row[label]:<18} {place:<18}{row['exchanges']:>8,} exchanges "
-            f"{row['sent_mb']:>10.2f} MB"
-        )
-        if row["modelled_s"] != "":
-            line += f" {row['modelled_s']:>9.2f} s modelled"
-        if row.get("measured_s"):
-            line += f" {row['measured_s']:>8.2f} s measured"
-        if row.get("paper_s"):
-            line += f" {row['paper_s']:>8.2f} s in the paper"
-        print(line)
+    apart = {name: f"{{{name}}}" for name in _APART if name in rows[0]}
+    columns = {label: f"{{{label}}}", **apart, "exchanges": "{exchanges:,}"}
+    columns |= {"MB sent": "{sent_mb:.2f}", **_SECONDS}
+    print_table(rows, columns)
     if rows[0]["warning"]:
         print(rows[0]["warning"])

@@ -11,11 +11,13 @@ from mpcvit.cli.bench.tables import (
     CIFAR,
     DEALER_PROFILE,
     EXAMPLES,
+    SECONDS_AN_IMAGE,
     Out,
     is_delivered,
     known_networks,
 )
 from mpcvit.cli.options import AsJson, ConfigFile, Overrides
+from mpcvit.cli.show import print_table
 
 
 @bench.command()
@@ -53,8 +55,5 @@ def threads(
         )
     if is_delivered(rows, out, as_json):
         return
-    for row in rows:
-        print(
-            f"{row['network']:14} {row['threads']} threads {row['median_s']:8.3f} s an image "
-            f"({row['fastest_s']:.3f} to {row['slowest_s']:.3f}), {row['of_spu']:.3f} of SPU's 4"
-        )
+    columns = {"network": "{network}", "threads": "{threads:d}"}
+    print_table(rows, {**columns, **SECONDS_AN_IMAGE, "of SPU's 4": "{of_spu:.3f}"})

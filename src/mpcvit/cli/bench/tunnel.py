@@ -8,8 +8,9 @@ import typer
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import NetworkLink, load_profile
 from mpcvit.cli.bench import bench
-from mpcvit.cli.bench.tables import Out, is_delivered, known_networks
+from mpcvit.cli.bench.tables import SECONDS_AN_IMAGE, Out, is_delivered, known_networks
 from mpcvit.cli.options import AsJson, ConfigFile
+from mpcvit.cli.show import print_table
 
 
 @bench.command()
@@ -52,9 +53,5 @@ def tunnel(
         )
     if is_delivered(rows, out, as_json):
         return
-    for row in rows:
-        print(
-            f"{row['network']:9} {row['link']:8} {row['median_s']:8.3f} s an image "
-            f"({row['fastest_s']:.3f} to {row['slowest_s']:.3f}), {row['of_spu_tls']:.3f} of "
-            "SPU's own TLS link"
-        )
+    columns = {"network": "{network}", "link": "{link}", **SECONDS_AN_IMAGE}
+    print_table(rows, {**columns, "of SPU's own TLS link": "{of_spu_tls:.3f}"})

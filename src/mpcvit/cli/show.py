@@ -1,0 +1,51 @@
+"""Prints results: a table, names with their values, or JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2))
+
+
+def print_pairs(pairs: Mapping[str, Any], indent: str = "") -> None:
+    """Print a line for each name with its value; several lines of a value stand below it."""
+    width = max(map(len, pairs))
+    for name, value in pairs.items():
+        first, *others = str(value).splitlines() or [""]
+        print(f"{indent}{name:<{width}}  {first}")
+        for line in others:
+            print(f"{indent}{'':<{width}}  {line}")
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
+    """Print rows as a table; `columns` gives each heading the template of its cells.
+
+    A template is that of `str.format`, such as "{seconds:.2f}". Cells with a format are
+    numbers, and stand at the right; a value that is not there prints as "–".
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="")
+    for heading, template in columns.items():
+        justify = "right" if ":" in template else "left"
+        table.add_column(heading, justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(fill(template, row) for template in columns.values()))
+    # a file or a pipe wants whole lines
+    console = Console(width=None if Console().is_terminal else 200, highlight=False)
+    console.print(table, markup=False)
+
+
+def fill(template: str, row: Mapping[str, Any]) -> str:
+    """Return a template filled with a row's values, or a dash if one is missing.
+
+    >>> fill("{s:.2f} s", {"s": 1}), fill("{s:.2f} s", {"s": ""}), fill("{s:.2f}", {})
+    ('1.00 s', '–', '–')
+    """
+    try:
+        return template.format_map(row)
+    except (KeyError, ValueError, TypeError):
+        return "–"
