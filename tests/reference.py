@@ -60,8 +60,8 @@ def row_output(kind, q, k, v, head, config, parameters):
     if kind is AttentionKind.XNORM:
         gamma = parameters["gamma"][head]
         kv = k.T @ v
-        kv = gamma * kv / np.sqrt((kv**2).sum(axis=1, keepdims=True) + 1e-12)
-        return (gamma * q / np.sqrt((q**2).sum() + 1e-12)) @ kv
+        kv = gamma * kv / np.sqrt((kv**2).sum(axis=1, keepdims=True) + config.xnorm_eps)
+        return (gamma * q / np.sqrt((q**2).sum() + config.xnorm_eps)) @ kv
     if kind is AttentionKind.LINFORMER:
         k, v = parameters["key_projection"] @ k, parameters["value_projection"] @ v
     s = np.array([q @ key for key in k]) / math.sqrt(len(q))
