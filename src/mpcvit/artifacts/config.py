@@ -81,7 +81,7 @@ class DataConfig:
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     eval_crop: float = 1.0  # central fraction of a test image that is kept; timm's crop_pct
-    train_images: int = 0  # train on so many, from all over the training split; 0: on all
+    train_images: int = 0  # number of training images to use, evenly sampled; 0: all
     workers: int = -1  # threads that augment; -1: one per spare core, at most 8
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Latency table: what each choice of an architecture costs when run securely.
 
-All who make the same choice in a layer share its exchanges, so a choice costs
+The heads (or tokens) of a layer that make the same choice share its exchanges, so a choice costs
 a `shared` price, however many heads (or tokens) make it, and a `per_unit` price for
 each of them. The table is plain data, saved as readable JSON, and prices any
 architecture of the shape that it was made for.
@@ -128,7 +128,7 @@ class LatencyTable:
         return self._choice(self.layers[layer].mlp, form, f"layers[{layer}].mlp")
 
     def price_layer(self, index: int, layer: LayerArchitecture) -> Cost:
-        """One layer's attention and MLP; a head mixed over rows counts in part."""
+        """Return the cost of one layer; a head mixed over rows counts in part."""
         heads: Counter[AttentionKind] = Counter()
         for choice in layer.heads:
             rows = choice if isinstance(choice, tuple) else (choice,) * self.tokens
@@ -142,7 +142,7 @@ class LatencyTable:
         return total
 
     def price(self, architecture: Architecture) -> Cost:
-        """The whole network."""
+        """Return the cost of a whole network."""
         architecture.validate(depth=len(self.layers), heads=self.heads, tokens=self.tokens)
         layers = (self.price_layer(index, layer) for index, layer in enumerate(architecture.layers))
         return sum(layers, self.rest)

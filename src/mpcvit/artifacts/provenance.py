@@ -70,7 +70,7 @@ class Provenance:
 
 
 def clear_run(folder: Path) -> None:
-    """Remove an earlier run's files, lest the new run be mistaken for it."""
+    """Delete the files of an earlier run, so that the two cannot be confused."""
     for name in (
         *(MODEL_FILE, STATE_FILE, LOG_FILE, CURVES_FILE),
         *(SEARCH_FILE, SEARCH_FIGURE_FILE),
@@ -80,7 +80,7 @@ def clear_run(folder: Path) -> None:
 
 
 def content_digest(document: Any) -> str:
-    """A short name for exactly these plain values."""
+    """Return a short digest of plain values."""
     text = json.dumps(document, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -96,7 +96,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 @cache
 def _commit() -> str:
-    """The checkout's commit, with a mark where files were changed since."""
+    """Return the checkout's commit, with a mark if files were changed since."""
     source = Path(__file__).parents[1]
     try:
         # a source tree only: an installed package may lie inside someone else's repository

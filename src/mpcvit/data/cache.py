@@ -39,7 +39,7 @@ class Decoded:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource:
-    """What a new entry is made from."""
+    """The images that a new entry is made from."""
 
     shape: tuple[int, int, int, int]
     classes: tuple[str, ...]

@@ -72,7 +72,7 @@ def load_dataset(
 
 
 def sample_evenly(split: Split, count: int) -> list[np.ndarray]:
-    """So many of a split's images, from all over it, whatever its order."""
+    """Return `count` images of a split at even distances, whatever its order."""
     return [np.asarray(split.images[place]) for place in _places(split, count)]
 
 
@@ -102,7 +102,7 @@ def load_split(
     progress: Progress | None = None,
     cache_dir: Path | None = None,
 ) -> Split:
-    """Load one split; the other need not even be there."""
+    """Load one split; the other one may be missing."""
     source = find_source(config)
     return _as_split(
         _load(source, config, split, image_size, channels, classes, progress, cache_dir)

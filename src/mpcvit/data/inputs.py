@@ -1,4 +1,4 @@
-"""What a user gives to be classified: files, folders or arrays, made ready for a model."""
+"""Images to classify: files, folders or arrays, made ready for a model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ class Inputs(NamedTuple):
 
 
 def list_pictures(paths: Sequence[str | Path]) -> list[Path]:
-    """Files as they are, and in place of a folder its pictures, sorted by name."""
+    """Return files as they are, and for a folder its pictures, sorted by name."""
     pictures: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():

@@ -80,7 +80,7 @@ def mix(images: np.ndarray, mixes: Sequence[Mix]) -> np.ndarray:
 
 
 def partners(labels: np.ndarray) -> np.ndarray:
-    """The labels of each position's partner.
+    """Return the labels of each position's partner.
 
     >>> partners(np.array([5, 6, 7, 8])).tolist()
     [6, 5, 8, 7]
@@ -95,7 +95,7 @@ def soft_targets(
     classes: int,
     smoothing: float,
 ) -> np.ndarray:
-    """Probabilities float32 [batch, classes] that a mixed image is to be given.
+    """Return the targets of mixed images: probabilities float32 [batch, classes].
 
         t = (1 - smoothing) * (lam * onehot(y) + (1 - lam) * onehot(y')) + smoothing / classes
 

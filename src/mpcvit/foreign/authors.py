@@ -194,7 +194,7 @@ def _require_binary(choices: np.ndarray, where: str) -> None:
 def _find_normalisation(
     source: Source, model: ModelConfig
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """What the training script recorded, else what their data sets use."""
+    """Return the constants that the training script recorded, else those of the data set."""
     arguments = source.arguments
     found = read_normalisation(arguments.get("mean"), arguments.get("std"), model.channels)
     if found[0] is not None:

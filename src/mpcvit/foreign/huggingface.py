@@ -1,7 +1,7 @@
 """Hugging Face's `ViTForImageClassification`: a folder with config.json.
 
 Its blocks are `pre`; the config says heads, activation and LayerNorm eps. Files
-name the parts of a block in one of two ways, of which the later is version 5's.
+name the parts of a block in one of two ways; the later is that of version 5.
 """
 
 import math
@@ -140,7 +140,7 @@ def _list_names(labels: Any) -> list[str] | None:
 def _find_normalisation(
     preprocessing: Mapping[str, Any], channels: int
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Given for pixels in [0, 1]; of another scale, it is as if nothing were said."""
+    """Return mean and std for pixels in [0, 1], or None if the scale is another."""
     scale = preprocessing.get("rescale_factor", 1 / 255)
     if preprocessing.get("do_rescale") is False or scale != 1 / 255:
         return None, None
@@ -152,7 +152,7 @@ def _find_normalisation(
 
 
 def _find_crop(preprocessing: Mapping[str, Any]) -> float | None:
-    """What remains of an image that is resized and then cut at its centre."""
+    """Return the part of an image that remains after resizing and cutting its centre."""
     if not preprocessing.get("do_center_crop"):
         return None
     size, crop = (_edge(preprocessing.get(name)) for name in ("size", "crop_size"))
@@ -160,7 +160,7 @@ def _find_crop(preprocessing: Mapping[str, Any]) -> float | None:
 
 
 def _edge(size: Any) -> int | None:
-    """A size is a number, or an object that names its edges."""
+    """Return the edge of a size: a number, or an object that names its edges."""
     if isinstance(size, Mapping):
         size = size.get("shortest_edge", size.get("height"))
     return size if type(size) is int and size > 0 else None

@@ -91,7 +91,7 @@ def nest(parameters: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def linear(
     ours: str, theirs: str | Sequence[str], out: str, inputs: str, *, optional_bias: bool = False
 ) -> tuple[Rule, Rule]:
-    """Weights [out, inputs] and bias of one linear, or of several side by side."""
+    """Return rules for the weights [out, inputs] and bias of one linear, or several joined."""
     sources = (theirs,) if isinstance(theirs, str) else tuple(theirs)
     weights = tuple(f"{source}.weight" for source in sources)
     biases = tuple(f"{source}.bias" for source in sources)
@@ -111,7 +111,7 @@ def norm(ours: str, theirs: str) -> tuple[Rule, Rule]:
 def embedding(
     *, patch: str, class_token: str, position: str, optional_class_token: bool = False
 ) -> tuple[Rule, ...]:
-    """The patch convolution as a linear, class token and positions without a batch axis."""
+    """Return rules for patches (as a linear), class token and positions (no batch axis)."""
     return (
         Rule(
             "embed/patch/kernel",

@@ -32,7 +32,7 @@ class ForeignModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a user may add where the source is silent."""
+    """Facts that a user adds if the source does not state them."""
 
     heads: int | None = None
     class_names: tuple[str, ...] | None = None
@@ -64,7 +64,7 @@ def describe_model(
     activation: Activation = Activation.GELU,
     attention_eps: float = ModelConfig.attention_eps,
 ) -> ModelConfig:
-    """Shapes say the rest: image size from the number of positions, and so on."""
+    """Return the model's configuration; sizes follow from the shapes of its tensors."""
     sizes = matched.sizes
     has_class_token = "embed/class_token" in matched.parameters
     patches = sizes["tokens"] - has_class_token
@@ -95,7 +95,7 @@ def describe_model(
 
 
 def _ratio(hidden: int, width: int) -> float:
-    """The ratio whose product with the width truncates to the hidden size.
+    """Return the ratio whose product with the width truncates to the hidden size.
 
     >>> int(11 * (15 / 11)), int(11 * _ratio(15, 11))
     (14, 15)
@@ -107,7 +107,7 @@ def _ratio(hidden: int, width: int) -> float:
 def choose_heads(
     *, stated: int | None, usual: int | None = None, options: Options, origin: str
 ) -> int:
-    """A stated number is a fact; the user's word comes next, then what is usual."""
+    """Return the number of heads: stated by the source, else by the user, else usual."""
     if stated is not None and options.heads not in (None, stated):
         raise UserError(f"{origin} has {stated} heads, so --heads {options.heads} cannot be used")
     for heads in (stated, options.heads, usual):
@@ -119,7 +119,7 @@ def choose_heads(
 def name_classes(
     stated: Sequence[str] | None, count: int, *, options: Options, origin: str
 ) -> tuple[str, ...]:
-    """The user's names, else the source's, else numbers."""
+    """Return the user's names, else the source's, else numbers."""
     if options.class_names is not None:
         if len(options.class_names) != count:
             raise UserError(
@@ -134,7 +134,7 @@ def name_classes(
 def read_normalisation(
     mean: Any, std: Any, channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
-    """Mean and std where both are given, one number per channel; else neither."""
+    """Return mean and std if both have one number per channel, else None twice."""
     means, stds = _numbers(mean, channels), _numbers(std, channels)
     if means is None or stds is None or min(stds) <= 0:
         return None, None
@@ -142,7 +142,7 @@ def read_normalisation(
 
 
 def read_fraction(value: Any) -> float | None:
-    """A number in (0, 1], or None.
+    """Return a number in (0, 1], or None.
 
     >>> read_fraction(0.875), read_fraction(7), read_fraction("all")
     (0.875, None, None)

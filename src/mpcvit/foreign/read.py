@@ -79,7 +79,7 @@ def _find_weights(folder: Path) -> Path:
 
 
 def _read_object(folder: Path | None, name: str) -> Mapping[str, Any]:
-    """A JSON file of a folder; an absent one says nothing."""
+    """Return the JSON object in a file of a folder; empty if there is no such file."""
     if folder is None or not (folder / name).is_file():
         return {}
     document = read_json((folder / name).read_bytes(), str(folder / name))
@@ -127,7 +127,7 @@ def _spell(key: Any) -> str:
 
 
 def _find_arguments(content: Mapping[Any, Any]) -> Mapping[str, Any]:
-    """The recorded argparse.Namespace, and the name of the architecture."""
+    """Return the recorded argparse.Namespace, and the name of the architecture."""
     recorded = content.get("args")
     state = recorded.state if isinstance(recorded, InertObject) else None
     return {"arch": content.get("arch"), **(state if isinstance(state, dict) else {})}

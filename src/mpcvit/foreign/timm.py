@@ -133,7 +133,7 @@ def _require_known_arguments(arguments: Mapping[str, Any], origin: str) -> None:
 def _require_our_pooling(
     matched: Matched, config: Mapping[str, Any], arguments: Mapping[str, Any], origin: str
 ) -> None:
-    """The class token, or the mean over patches where there is none."""
+    """Require the class token, or the mean over patches if there is no class token."""
     stated = arguments.get("global_pool", config.get("global_pool"))
     if "embed/class_token" in matched.parameters:
         wanted, pooling = "token", stated or "token"

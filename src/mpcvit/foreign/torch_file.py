@@ -154,7 +154,7 @@ class _Content:
         return member
 
     def _read(self, member: zipfile.ZipInfo) -> bytes:
-        """A member's bytes, checked; the last ones are kept, as tensors may share them."""
+        """Return a member's checked bytes; the last are kept, as tensors may share them."""
         if self.last_read is None or self.last_read[0] is not member:
             try:
                 self.last_read = member, self.archive.read(member)

@@ -46,7 +46,7 @@ class Derived:
     kept_alpha: float
     cost: Cost
     seconds: float
-    tied_units: tuple[str, ...]  # what was left out although its alpha equals one that was kept
+    tied_units: tuple[str, ...]  # dropped although their alpha equals one that was kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ def _count(ratio: float, units: int) -> int:
 
 
 def _spread(alpha: dict[Unit, float], count: int, depth: int) -> list[Unit]:
-    """The same number of units in each layer; the odd ones go to the largest alphas."""
+    """Return the same number of units per layer; the odd ones go to the largest alphas."""
     whole, odd = divmod(count, depth)
     by_layer = [
         _ranked({unit: value for unit, value in alpha.items() if unit.layer == layer})
@@ -214,7 +214,7 @@ def _heads(
 
 
 def _mlp_choices(result: SearchResult, rule: MlpRule | None) -> list[MlpChoice]:
-    """An MLP whose tokens all agree has one form."""
+    """Return a form per MLP, or a form per token if its tokens differ."""
     if not result.beta:
         if rule is not None:
             raise UserError(
@@ -247,7 +247,7 @@ def _knapsack(
     budget_s: float,
     refuse: Callable[[float], UserError],
 ) -> tuple[int, ...]:
-    """One option of every class, with the largest value whose seconds fit.
+    """Return one option of every class, with the largest value whose seconds fit.
 
     Seconds are whole nanoseconds, rounded up, so that what fits truly fits and
     sums that are equal compare so.

@@ -36,7 +36,7 @@ class Prices:
 
     @classmethod
     def of(cls, search: SearchConfig, table: LatencyTable) -> "Prices":
-        """Attention is priced as it is, an activation by what it adds to its MLP."""
+        """Price attention as it is, and an activation by what it adds to its MLP."""
         attention, activation = [], []
         for index in range(len(table.layers)):
             kept = table.attention_cost(index, search.kept)
@@ -53,7 +53,7 @@ class Prices:
         return cls(attention=tuple(attention), activation=tuple(activation))
 
     def activation_weight(self, search: SearchConfig) -> float:
-        """eta as configured, or lambda Lat(GeLU) / Lat(attention)."""
+        """Return eta as configured, or lambda Lat(GeLU) / Lat(attention)."""
         if search.activation_weight > 0:
             return search.activation_weight
         attention_s = sum(price.total_s for price in self.attention)
@@ -64,7 +64,7 @@ class Prices:
 def expected_seconds(
     choices: Sequence[jax.Array], prices: Sequence[LayerPrice], form: CostForm
 ) -> jax.Array:
-    """Seconds of the layers' choices, each an array of alphas or of betas.
+    """Return the seconds of the layers' choices, each an array of alphas or of betas.
 
         additive       sum_i Lat_i mean(a_i)
         shared-rounds  sum_i shared_i rms(a_i) + own_i mean(a_i)

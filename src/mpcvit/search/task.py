@@ -82,7 +82,7 @@ class Search:
         }
 
     def penalty(self, parameters: Any) -> tuple[jax.Array, jax.Array]:
-        """The latency term of the loss, and the seconds that it weighs."""
+        """Return the latency term of the loss, and the seconds that it weighs."""
         search, prices = self.config.search, Prices.of(self.config.search, self.latency)
         seconds = expected_seconds(self._alpha(parameters), prices.attention, search.cost)
         penalty = search.latency_weight * seconds

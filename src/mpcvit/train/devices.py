@@ -93,7 +93,7 @@ class Devices:
         )
 
     def from_whole(self, arrays: Any) -> Any:
-        """Split a batch of which every host holds a copy."""
+        """Split a batch that every host holds a copy of."""
         return jax.tree.map(
             lambda whole: jax.make_array_from_callback(
                 whole.shape, self.split, lambda index: whole[index]

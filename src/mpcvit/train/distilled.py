@@ -101,7 +101,7 @@ class Distilled(Supervised):
 
 
 class TeacherOutputs(NamedTuple):
-    """What a teacher says of every training image, by its place in the split."""
+    """The outputs of a teacher for every training image, by its index in the split."""
 
     logits: Any  # float32 [image, classes]
     tokens: Any  # float32 [image, token, width]
@@ -120,7 +120,7 @@ def precompute_outputs(teacher: Checkpoint, split: Split, dtype: Any) -> Teacher
 def _precompute_if_fixed(
     config: Config, split: Split, teacher: Checkpoint
 ) -> TeacherOutputs | None:
-    """The teacher's outputs, where images stay the same over epochs and memory allows."""
+    """Return the teacher's outputs, if images stay the same over epochs and memory allows."""
     model = teacher.model
     size_bytes = 4 * len(split) * (model.classes + model.tokens * model.width)
     if config.augment.changes_images or size_bytes > _MOST_PRECOMPUTED_BYTES:
@@ -136,7 +136,7 @@ def _teach(
 
 
 def _outputs(result: Any) -> tuple[jax.Array, jax.Array]:
-    """Logits and last tokens, in float32 whatever the computing type."""
+    """Return logits and last tokens, in float32 whatever the computing type."""
     logits, named = result
     return logits, named["features"].astype(jnp.float32)
 

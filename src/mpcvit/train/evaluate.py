@@ -29,7 +29,7 @@ class Evaluation:
 
     @classmethod
     def of(cls, sums: jax.Array, seconds: float) -> "Evaluation":
-        """From the sums over all images that `sums_of` gives."""
+        """Make an evaluation from the sums of `sums_of` over all images."""
         images, top1, top5, loss = (float(value) for value in sums)
         return cls(
             images=int(images),
@@ -40,7 +40,7 @@ class Evaluation:
         )
 
     def as_metrics(self) -> dict[str, float]:
-        """The results alone, as logs and checkpoints name them."""
+        """Return the results alone, as logs and checkpoints name them."""
         return {"test_top1": self.top1, "test_top5": self.top5, "test_loss": self.loss}
 
 
@@ -75,7 +75,7 @@ class Evaluator:
 
 
 def sums_of(logits: jax.Array, labels: jax.Array, counted: jax.Array) -> jax.Array:
-    """Images, right ones, right ones among five, and loss, added up over those counted."""
+    """Return the number of images, top-1 and top-5 hits and the loss, summed where counted."""
     one_hot = jax.nn.one_hot(labels, logits.shape[-1])
     rows = (
         jnp.ones_like(counted),

@@ -13,7 +13,7 @@ from mpcvit.storage import write_text
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The epochs that a run has logged, oldest first."""
+    """Return the epochs that a run has logged, oldest first."""
     path = folder / LOG_FILE
     if not path.exists():
         return []

@@ -28,7 +28,7 @@ from mpcvit.train.optimizer import learning_rate
 from mpcvit.train.state import State, identify, load_state, save_state
 from mpcvit.train.step import Task, initial_state, make_step
 
-TELL_EVERY_S = 0.5
+REPORT_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class EpochEvent:
 
 
 class Observer(Protocol):
-    """Whoever wants to show a run while it goes."""
+    """An observer that displays the progress of a training run."""
 
     def on_step(self, event: StepEvent) -> None: ...
 
@@ -155,13 +155,13 @@ class _Run:
                 previous_loss.block_until_ready()
             previous_loss = loss
             if self.rate.tick():
-                self._tell(epoch)
+                self._report(epoch)
             if self.step % self.steps_per_epoch:  # an epoch's last step is saved with its log row
                 self._maybe_save(stop_requested)
         self._end_epoch(epoch)
         self._maybe_save(stop_requested)
 
-    def _tell(self, epoch: int) -> None:
+    def _report(self, epoch: int) -> None:
         event = StepEvent(
             epoch=epoch,
             epochs=self.config.train.epochs,
@@ -224,7 +224,7 @@ class _Run:
 
 
 class _Wait:
-    """Which share of an epoch's time is spent waiting for its input."""
+    """A clock for the share of an epoch's time that is spent waiting for its input."""
 
     def __init__(self) -> None:
         self._started, self._waited_s = time.perf_counter(), 0.0
@@ -244,7 +244,7 @@ class _Wait:
 
 
 class _Rate:
-    """Images per second since the last pause, told about twice a second."""
+    """A meter of images per second since the last pause; due about twice a second."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
@@ -254,7 +254,7 @@ class _Rate:
     def pause(self) -> None:
         """Forget time spent on something else, such as an evaluation."""
         self._steps, self._started = 0, None
-        self._told = 0.0
+        self._reported = 0.0
 
     def tick(self) -> bool:
         now = time.perf_counter()
@@ -263,9 +263,9 @@ class _Rate:
             return False
         self._steps += 1
         self.images_per_s = self._steps * self._batch_size / (now - self._started)
-        if now - self._told < TELL_EVERY_S:
+        if now - self._reported < REPORT_EVERY_S:
             return False
-        self._told = now
+        self._reported = now
         return True
 
 

@@ -1,4 +1,4 @@
-"""What a run must remember to go on exactly where it stopped."""
+"""The state of a run, with which it resumes exactly where it stopped."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ class State(NamedTuple):
 
 
 def save_state(path: Path, state: State, identity: dict[str, Any]) -> None:
-    """Write a state, with what its run is: see `identify`."""
+    """Write a state, with the identity of its run (see `identify`)."""
     tensors = {name: np.asarray(leaf) for name, leaf in _named_leaves(state).items()}
     metadata = {
         "format": FORMAT,

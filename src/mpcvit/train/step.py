@@ -19,34 +19,34 @@ Metrics = dict[str, jax.Array]
 
 
 class Task(Protocol):
-    """What is trained."""
+    """A task for the training loop: parameters, a loss, and an artifact to save."""
 
     def identity(self) -> dict[str, Any]:
-        """What a run is about beyond its configuration; a resumed one must agree."""
+        """Return what identifies a run beyond its configuration; a resumed run must agree."""
         ...
 
     def init(self, seed: int) -> Any:
-        """Fresh parameters."""
+        """Return fresh parameters."""
         ...
 
     def frozen(self) -> Any:
-        """Arrays that the loss reads and that are not learnt, such as a teacher's."""
+        """Return arrays that the loss reads and that are not learnt, such as a teacher's."""
         ...
 
     def loss(
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        """The scalar to minimise, and sums over the batch to log as means per image."""
+        """Return the scalar to minimise, and sums over the batch to log as means per image."""
         ...
 
     def project(self, parameters: Any) -> Any:
-        """Bring updated parameters back to where they may be."""
+        """Bring updated parameters back into their allowed range."""
         ...
 
     def logits(self, parameters: Any, images: jax.Array) -> jax.Array: ...
 
     def epoch_values(self, parameters: Any) -> dict[str, Any]:
-        """What to log of an epoch beside its losses: lists with an entry per layer."""
+        """Return values to log for an epoch beside its losses: lists with an entry per layer."""
         ...
 
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
@@ -83,7 +83,7 @@ def make_step(
 
 
 def _make_gradients(task: Task, config: Config, devices: Devices) -> Callable[..., Any]:
-    """Loss, metrics and gradients of a batch: each device takes its part in pieces."""
+    """Return a function for loss, metrics and gradients; devices take a batch in pieces."""
     seed = config.seed
     per_device = config.train.batch_size // devices.count
     pieces = per_device // devices.piece_size(per_device, config.train.piece_size)

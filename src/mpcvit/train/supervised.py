@@ -38,7 +38,7 @@ class Supervised:
 
     @property
     def teacher_digest(self) -> str:
-        """The digest of a teacher's parameters, where there is one."""
+        """Return the digest of the teacher's parameters, or an empty string."""
         return ""
 
     def identity(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def train(
     resume: bool = False,
     observers: Sequence[Observer] = (),
 ) -> Checkpoint:
-    """Train from scratch (or resume) and give the final checkpoint."""
+    """Train from scratch, or resume, and return the final checkpoint."""
     model = config.model
     task = Supervised(
         config=config,

@@ -67,7 +67,7 @@ def read_rows(path: Path):
 
 @pytest.mark.long
 def test_an_experiment_goes_on_where_it_was_stopped(dataset, tmp_path, monkeypatch, drawn):
-    monkeypatch.setattr("mpcvit.train.loop.TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("mpcvit.train.loop.REPORT_EVERY_S", 0.0)
     experiment = find_experiment("trade-off").only(["softmax", "mpcvit-0.3-distilled"])
     watcher = Watcher()
     store = make_store(dataset, tmp_path / "runs", watcher)

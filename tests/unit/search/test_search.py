@@ -34,7 +34,7 @@ def dataset():
 
 @pytest.mark.long
 def test_a_stopped_search_resumes_to_the_same_alpha(tmp_path, dataset, monkeypatch, drawn):
-    monkeypatch.setattr("mpcvit.train.loop.TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("mpcvit.train.loop.REPORT_EVERY_S", 0.0)
     config = configure("search.activation=token", "search.latency_weight=1e-2")
     table = estimate(config.model)
     whole = search(config, dataset, tmp_path / "whole", latency=table, observers=(FigureWriter(),))

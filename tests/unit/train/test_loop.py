@@ -56,7 +56,7 @@ class StopAt:
 
 @pytest.fixture(autouse=True)
 def tell_every_step(monkeypatch):
-    monkeypatch.setattr("mpcvit.train.loop.TELL_EVERY_S", 0.0)
+    monkeypatch.setattr("mpcvit.train.loop.REPORT_EVERY_S", 0.0)
 
 
 @pytest.fixture(scope="module")

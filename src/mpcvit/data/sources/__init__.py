@@ -12,7 +12,7 @@ from mpcvit.errors import UserError
 
 __all__ = ["Example", "Examples", "Source", "SplitName", "find_source"]
 
-# the order of `auto`: the layouts that are told by the most particular names come first
+# the order of `auto`: the layouts with the most particular names come first
 _ON_DISK = {
     DataSource.CIFAR_BINARY: CifarSource,
     DataSource.PARQUET: ParquetSource,
