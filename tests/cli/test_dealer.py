@@ -15,8 +15,8 @@ from PIL import Image
 from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
 from mpcvit.artifacts.config import DataSource, load_config
 from mpcvit.bench.networks import random_checkpoint, random_images
-from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_private_key, load_public_key
+from mpcvit.dealer.party.client import DealerClient
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.secure.parties.roles import free_addresses
@@ -234,4 +234,4 @@ def test_a_dealer_that_is_down_is_noticed_at_the_start(folder, tmp_path):
         *("--dealer-key", folder / "dealer" / "public.pem"),
         code=2,
     )
-    assert f"the dealer at {dealer} is not there" in result.stderr
+    assert f"nobody listens at the dealer's address {dealer}" in result.stderr

@@ -16,7 +16,7 @@ from mpcvit.bench import dealer as bench
 from mpcvit.bench.networks import random_checkpoint
 from mpcvit.classifier import Classifier
 from mpcvit.dealer.errors import DealerError
-from mpcvit.dealer.gateway import Gateway, Recorder, ScriptFollower, zeros
+from mpcvit.dealer.party.gateway import Gateway, Recorder, ScriptFollower, zeros
 from mpcvit.dealer.script import Kind, Script, Step, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram

@@ -19,10 +19,10 @@ from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.protocols import Truncation
 from mpcvit.artifacts.record import Reveal
 from mpcvit.dealer.errors import DealerError
-from mpcvit.dealer.gateway import Gateway, Recorder, ScriptFollower, zeros
 from mpcvit.dealer.generator import blocks_of, draw
 from mpcvit.dealer.keys import load_private_key
 from mpcvit.dealer.operations import adjust
+from mpcvit.dealer.party.gateway import Gateway, Recorder, ScriptFollower, zeros
 from mpcvit.dealer.script import Kind
 from mpcvit.model.checkpoint import flatten_parameters
 from mpcvit.secure.dealing import party as dealing

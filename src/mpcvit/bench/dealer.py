@@ -20,10 +20,10 @@ from mpcvit.artifacts.record import Reveal, RunRecord
 from mpcvit.bench.networks import random_images
 from mpcvit.bench.secure import here
 from mpcvit.dealer import ADJUSTING, PARTIES
-from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.generator import SEED_BYTES
 from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.keys import PUBLIC_FILE, load_public_key
+from mpcvit.dealer.party.client import DealerClient
 from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model

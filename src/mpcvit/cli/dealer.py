@@ -44,7 +44,7 @@ def keys(
     """Make the dealer's key pair.
 
     Give public.pem to both parties, over a channel that you trust; private.pem
-    stays with the dealer, and whoever has it can read what the parties compute.
+    stays with the dealer, and its holder can read what the parties compute.
 
     Example: mpcvit dealer keys --out dealer
     """
@@ -81,7 +81,7 @@ def serve(
     Prints a line for each connection: who asked for what, how many bytes and
     seconds it took and how it ended. The dealer sees neither model nor images,
     but could read both together with what passes between the parties; so it
-    must belong to neither of them, nor to whoever runs their network.
+    must belong to neither of them, nor to the operator of their network.
 
     Example: mpcvit dealer serve --listen dealer.example.org:9100 --keys dealer \
 --tls certs/dealer
@@ -129,7 +129,7 @@ def serve(
 
 @dealer.command()
 def metrics(key_folder: KeyFolder, records: Records = None, as_json: AsJson = False) -> None:
-    """What the dealer has served since its records were made, also while it serves.
+    """Print what the dealer has served since its records were made, also while it serves.
 
     Seconds are those of computing and sending, and CPU seconds those of computing.
 
@@ -155,6 +155,6 @@ def _place(records: Path | None, key_folder: Path) -> Path:
 def _shown(totals: Mapping[str, float]) -> str:
     return (
         f"served so far: {totals['jobs']:.0f} jobs, {totals['inferences']:.0f} inferences, "
-        f"{totals['sent_bytes'] / 1e6:,.1f} MB, {totals['seconds']:.1f} s of which "
+        f"{totals['sent_bytes'] / 1e6:,.1f} MB, {totals['seconds']:.1f} s, with "
         f"{totals['cpu_seconds']:.1f} s CPU"
     )

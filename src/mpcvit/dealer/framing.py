@@ -78,7 +78,7 @@ def _whole(document: dict[str, Any], name: str) -> int:
 
 
 def frame(buffers: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
-    """The pieces of an answer.
+    """Return the pieces of an answer.
 
     >>> b"".join(frame([b"ab"])).hex()
     '0002000000000000006162'

@@ -15,7 +15,7 @@ SEED_BYTES = 16
 
 
 def blocks_of(length: int) -> int:
-    """How far an array of so many bytes moves the counter.
+    """Return how many blocks an array of a length moves the counter.
 
     >>> blocks_of(60), blocks_of(64), blocks_of(65)
     (4, 4, 5)
@@ -24,7 +24,7 @@ def blocks_of(length: int) -> int:
 
 
 def draw(seed: bytes, count: int, length: int) -> bytes:
-    """The bytes of an array that begins at a block.
+    """Return the bytes of an array that begins at a block.
 
     >>> draw(bytes(16), 0, 4).hex()
     '66e94bd4'

@@ -15,8 +15,8 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+from mpcvit.codec import decode, encode, register, require
 from mpcvit.dealer import PARTIES, SPU_VERSION
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.keys import CIPHERTEXT_BYTES
@@ -30,11 +30,26 @@ from mpcvit.dealer.limits import (
     MOST_STEPS,
 )
 from mpcvit.dealer.script import Script, count_steps, inflate
+from mpcvit.errors import UserError
 
-_FORMAT = "mpcvit-dealer-job/1"
 _MOST_INFERENCES = 1_000_000
 _MOST_SCRIPTS = 8
 _MOST_COUNT = 1 << 62
+
+
+@register("mpcvit-dealer-job/1", "job")
+@dataclass(frozen=True, kw_only=True)
+class _JobDocument:
+    """A job as it is sent: seeds and scripts in base64."""
+
+    spu: str
+    key: str
+    seeds: tuple[str, ...]
+    start: int
+    plan: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.plan) <= _MOST_SCRIPTS, "plan", "has too many scripts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +106,7 @@ class Job:
         return sum(times for _, times in self.plan)
 
     def inference(self, index: int) -> tuple[Script, int]:
-        """The script of an inference, and the block at which it begins."""
+        """Return the script of an inference, and the block at which it begins."""
         start, first = self.start, 0
         for script, times in self.plan:
             if index < first + times:
@@ -117,33 +132,31 @@ class Job:
         return self._document(lambda script: base64.b64encode(script.to_bytes()).decode())
 
     def _document(self, written: Callable[[Script], str]) -> bytes:
-        document = {
-            "format": _FORMAT,
-            "spu": self.spu,
-            "key": self.key,
-            "seeds": [base64.b64encode(seed).decode() for seed in self.seeds],
-            "start": self.start,
-            "plan": [[written(script), times] for script, times in self.plan],
-        }
-        return json.dumps(document, separators=(",", ":")).encode()
+        document = _JobDocument(
+            spu=self.spu,
+            key=self.key,
+            seeds=tuple(base64.b64encode(seed).decode() for seed in self.seeds),
+            start=self.start,
+            plan=tuple((written(script), times) for script, times in self.plan),
+        )
+        return json.dumps(encode(document), separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Job":
         """Decode what a party sent, and believe nothing of it."""
         try:
-            document = json.loads(content)
-            if document["format"] != _FORMAT or len(document["plan"]) > _MOST_SCRIPTS:
-                raise ValueError
-            scripts = _read_scripts(_binary(script) for script, _ in document["plan"])
-            times = (count for _, count in document["plan"])
+            sent = decode(_JobDocument, json.loads(content), "job")
+            scripts = _read_scripts(_binary(script) for script, _ in sent.plan)
             return cls(
-                seeds=tuple(_binary(seed) for seed in document["seeds"]),
-                start=document["start"],
-                plan=tuple(zip(scripts, times, strict=True)),
-                key=str(document["key"]),
-                spu=str(document["spu"]),
+                seeds=tuple(_binary(seed) for seed in sent.seeds),
+                start=sent.start,
+                plan=tuple(zip(scripts, (times for _, times in sent.plan), strict=True)),
+                key=sent.key,
+                spu=sent.spu,
             )
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except DealerError:
+            raise
+        except (UserError, ValueError, TypeError, RecursionError) as error:
             raise DealerError("the job cannot be understood") from error
 
     def outline(self) -> "JobOutline":
@@ -179,5 +192,5 @@ def _read_scripts(contents: Iterable[bytes]) -> list[Script]:
     return [Script.from_text(text) for text in texts]
 
 
-def _binary(text: Any) -> bytes:
+def _binary(text: str) -> bytes:
     return base64.b64decode(text, validate=True)

@@ -56,7 +56,10 @@ class PrivateKey:
         self.public = PublicKey(pem=_public_pem(key))
 
     def decrypt(self, ciphertext: bytes) -> bytes:
-        """A seed; of what holds none, one that depends on the ciphertext and this key alone."""
+        """Return a seed.
+
+        A malformed ciphertext gives one that depends on it and on this key alone.
+        """
         instead = hmac.digest(self._rejected, ciphertext, "sha256")[:SEED_BYTES]
         try:
             found = self._key.decrypt(ciphertext, padding.PKCS1v15())

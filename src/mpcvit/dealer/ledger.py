@@ -44,7 +44,7 @@ class Ledger:
         return counts
 
     def enter_call(self, call: Call, *, opens_kernel: bool = False) -> Step:
-        """The step that a request of SPU is; refuse one that is none."""
+        """Return the step that a request of SPU is; refuse one that is none."""
         step = call.step
         if opens_kernel:
             if step.kind is not Kind.MUL:

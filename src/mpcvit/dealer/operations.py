@@ -20,7 +20,7 @@ _Pieces = list[list[np.ndarray]]  # by operand, then by party
 
 
 def adjust(step: Step, seeds: Seeds, counts: Sequence[int]) -> bytes:
-    """The buffers that the adjusting party gets for a step whose operands begin at blocks."""
+    """Return what the adjusting party gets for a step whose operands begin at `counts`."""
     ring = ring_of(step.width)
     pieces = [
         [ring.read(draw(seed, count, length)) for seed in seeds]
@@ -44,44 +44,44 @@ def _exclusive_or(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _mul(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """a b - c"""
+    """Return a b - c."""
     a, b, c = (_sum(ring, parts) for parts in pieces)
     return [ring.subtract(ring.multiply(a, b), c)]
 
 
 def _mul_private(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """a b - c, where one party drew a and the other b"""
+    """Return a b - c, where one party drew a and the other b."""
     factors, c = pieces
     return [ring.subtract(reduce(ring.multiply, factors), _sum(ring, c))]
 
 
 def _square(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """a a - b"""
+    """Return a a - b."""
     a, b = (_sum(ring, parts) for parts in pieces)
     return [ring.subtract(ring.multiply(a, a), b)]
 
 
 def _dot(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """A B - C, as matrices"""
+    """Return A B - C, as matrices."""
     a, b, c = (_sum(ring, parts) for parts in pieces)
     m, n, k = step.shape
     return [ring.subtract(ring.matmul(a, b, (m, n, k)), c)]
 
 
 def _and(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """(a and b) xor c"""
+    """Return (a and b) xor c."""
     a, b, c = map(_exclusive_or, pieces)
     return [(a & b) ^ c]
 
 
 def _truncate(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """(a >> shift) - b, with a's sign"""
+    """Return (a >> shift) - b, with a's sign."""
     a, b = (_sum(ring, parts) for parts in pieces)
     return [ring.subtract(ring.shift_right_signed(a, step.shift), b)]
 
 
 def _truncate_probably(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """(a without its highest bit >> shift) - b, and the highest bit - c"""
+    """Return (a without its highest bit >> shift) - b, and the highest bit - c."""
     a, b, c = (_sum(ring, parts) for parts in pieces)
     rest = ring.shift_right(ring.shift_left(a, 1), step.shift + 1)
     highest = ring.shift_right(a, 8 * step.width - 1)
@@ -89,7 +89,7 @@ def _truncate_probably(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarr
 
 
 def _equal_zero(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """The bits of a, shared by sums, xor b, shared by exclusive or"""
+    """Return the bits of a, shared by sums, xor b, shared by exclusive or."""
     return [_sum(ring, pieces[0]) ^ _exclusive_or(pieces[1])]
 
 

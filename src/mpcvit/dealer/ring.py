@@ -40,7 +40,7 @@ class Ring:
         return bits.astype(f"<u{self.width}")
 
     def shift_right_signed(self, x: Array, bits: int) -> Array:
-        """A shift that fills with the sign."""
+        """Shift right, and fill with the sign."""
         if self.width != 16:
             return (x.view(f"<i{self.width}") >> bits).view(x.dtype)
         sign = (x[..., 1].view("<i8") >> 63).view("<u8")
@@ -49,7 +49,7 @@ class Ring:
         return filled | (mask & sign[..., None]) if bits else filled
 
     def matmul(self, x: Array, y: Array, shape: tuple[int, int, int]) -> Array:
-        """The product of x as [m, k] and y as [k, n], flat.
+        """Return the product of x as [m, k] and y as [k, n], flat.
 
         Factors are cut into 16-bit limbs. All products of limbs that weigh the
         same, 2^(16 d), are one product of float64 matrices, exact for k up to

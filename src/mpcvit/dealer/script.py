@@ -212,7 +212,8 @@ class Script:
         return hashlib.sha256(self._text()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """
+        """Return the script as it is stored and sent.
+
         >>> script = Script((Step(kind=Kind.AND, width=16, shape=(3,)),))
         >>> Script.from_bytes(script.to_bytes()) == script
         True
@@ -284,7 +285,8 @@ Scripts = Mapping[str, Script]
 
 
 def scripts_to_plain(scripts: Scripts) -> dict[str, dict[str, str]]:
-    """
+    """Return the plain values behind scripts.
+
     >>> scripts = {"name": Script((Step(kind=Kind.AND, width=16, shape=(3,)),))}
     >>> scripts_from_plain(scripts_to_plain(scripts)) == scripts
     True

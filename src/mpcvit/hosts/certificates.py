@@ -354,7 +354,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """A file that its owner alone could read from the first moment on."""
+    """Write a file that its owner alone can read from the first moment on."""
     path.parent.mkdir(exist_ok=True, mode=0o700)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:

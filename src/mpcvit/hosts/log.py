@@ -32,7 +32,8 @@ class LogLine:
         return asdict(self)
 
     def __str__(self) -> str:
-        """
+        """Return the line as text.
+
         >>> print(LogLine(time="now", peer="10.0.0.1:5", certificate="server"))
         now peer=10.0.0.1:5 certificate="server"
         """

@@ -18,8 +18,8 @@ from spu import libspu
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.framing import read_call
-from mpcvit.dealer.gateway import Gateway, zeros
 from mpcvit.dealer.keys import load_private_key, make_keys
+from mpcvit.dealer.party.gateway import Gateway, zeros
 from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.spu.compile import compile_function

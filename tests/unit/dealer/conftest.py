@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_private_key
+from mpcvit.dealer.party.client import DealerClient
 from mpcvit.dealer.server import serve_dealer
 from mpcvit.dealer.table import JobLimits, JobTable
 from mpcvit.hosts.certificates import make_certificates

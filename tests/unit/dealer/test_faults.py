@@ -8,8 +8,8 @@ import pytest
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.keys import PUBLIC_FILE
+from mpcvit.dealer.party.supply import Supply
 from mpcvit.dealer.script import Kind, Script, Step
-from mpcvit.dealer.supply import Supply
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from tests.unit.dealer.conftest import ALL, GOLDEN

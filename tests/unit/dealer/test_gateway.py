@@ -12,7 +12,7 @@ import pytest
 
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.framing import Call
-from mpcvit.dealer.gateway import Gateway, Recorder, ScriptFollower
+from mpcvit.dealer.party.gateway import Gateway, Recorder, ScriptFollower
 from mpcvit.dealer.script import Kind, Script, Step
 from tests.unit.dealer.jobs import SCRIPT, make_job
 

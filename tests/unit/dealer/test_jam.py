@@ -4,8 +4,10 @@ Costs are CPU seconds and resident memory of processes, as the kernel counts the
 """
 
 import base64
+import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,12 +16,14 @@ import zlib
 import pytest
 
 from mpcvit.dealer import job_reader
-from mpcvit.dealer.errors import DealerError
+from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.job_reader import JobReader
 from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.keys import load_private_key
 from mpcvit.dealer.limits import MOST_FULL_INFERENCES, MOST_STEP_BYTES, MOST_STEPS
 from mpcvit.dealer.script import Kind, Script, Step
+from mpcvit.dealer.server import MAX_CONNECTIONS_EACH
+from mpcvit.dealer.table import JobLimits
 from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.parties.roles import Role
 from tests.unit.dealer.conftest import GOLDEN
@@ -27,6 +31,7 @@ from tests.unit.dealer.counting import cpu_seconds, family, peak
 from tests.unit.dealer.jobs import expected, fetch, make_job, new_seeds
 
 MOST_CPU_S, MOST_MEMORY = 0.050, 20e6
+MOST_WAITING = JobLimits().waiting_jobs
 ROUNDS = 2  # of every attack; CPU seconds are counted in hundredths, over all of them
 
 
@@ -235,3 +240,84 @@ def test_a_reader_ends_with_the_dealer():
     # it has the same standard error, which is read until both are gone
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30)
     assert done.returncode == -signal.SIGKILL
+
+
+def cost_of(processes, attack):
+    """CPU seconds and the growth of the peak memory, over all of a dealer's processes."""
+    before = {pid: (cpu_seconds(pid), peak(pid)) for pid in processes}
+    attack()
+    return (
+        sum(cpu_seconds(pid) - seconds for pid, (seconds, _) in before.items()),
+        max(peak(pid) - memory for pid, (_, memory) in before.items()),
+    )
+
+
+def go_through_after(key, server, client):
+    """A proper job of a client that has as many waiting jobs as it may have."""
+    seeds = new_seeds()
+    job = make_job(key, seeds)
+    for party in (server, client):
+        party.authorise(job)
+    assert fetch(server, job) == expected(seeds)
+
+
+def test_half_authorised_jobs_are_refused_at_little_cost(local):
+    dealer, key, server, client = local
+    go_through(key, server, client)
+    jobs, refused = [make_job(key).to_bytes() for _ in range(4 * MOST_WAITING)], []
+
+    def attack():
+        for job in jobs:
+            try:
+                client._ask("POST", "/jobs", job)
+            except LaterError as error:
+                refused.append(str(error))
+
+    seconds, grown = cost_of(family(dealer.process.pid), attack)
+    assert len(refused) >= 3 * MOST_WAITING
+    assert set(refused) == {"16 jobs of this client's certificate are waiting already"}
+    assert seconds / len(jobs) < MOST_CPU_S, "TLS included"
+    assert grown < MOST_MEMORY
+    go_through_after(key, server, client)
+
+
+def test_dripping_connections_cost_little_and_others_are_served_meanwhile(local):
+    dealer, key, server, client = local
+    go_through_after(key, server, client)
+    host, port = dealer.address.split(":")
+    with contextlib.ExitStack() as stack:
+
+        def attack():
+            for _ in range(MAX_CONNECTIONS_EACH - 1):  # the last place is for its proper job
+                plain = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+                line = client.context.wrap_socket(plain, server_hostname=host)
+                lines.append(stack.enter_context(line))
+                line.sendall(b"POST /jobs HTTP/1.1\r\nContent-Length: 500000\r\n\r\n")
+                line.sendall(bytes(400_000))
+            for line in lines:
+                for _ in range(20):
+                    line.sendall(b"x")
+            go_through_after(key, server, client)
+
+        lines = []
+        seconds, grown = cost_of(family(dealer.process.pid), attack)
+        assert seconds / len(lines) < MOST_CPU_S, "TLS and the proper job included"
+        assert grown < MOST_MEMORY
+
+
+def test_floods_without_a_request_are_not_held_in_memory(local):
+    dealer, key, server, client = local
+    go_through_after(key, server, client)
+    host, port = dealer.address.split(":")
+
+    def attack():
+        for _ in range(MAX_CONNECTIONS_EACH - 1):
+            plain = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            line = stack.enter_context(client.context.wrap_socket(plain, server_hostname=host))
+            with contextlib.suppress(OSError):  # it may hang up meanwhile
+                line.sendall(b"x" * 3_000_000)
+        go_through_after(key, server, client)
+
+    with contextlib.ExitStack() as stack:
+        _, grown = cost_of(family(dealer.process.pid), attack)
+    assert grown < MOST_MEMORY

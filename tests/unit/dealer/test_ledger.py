@@ -8,10 +8,10 @@ import pytest
 
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.framing import Call
-from mpcvit.dealer.gateway import Recorder
 from mpcvit.dealer.generator import draw
 from mpcvit.dealer.ledger import Ledger
 from mpcvit.dealer.operations import adjust
+from mpcvit.dealer.party.gateway import Recorder
 from mpcvit.dealer.script import Kind, Script, Step
 from tests.unit.dealer.jobs import make_job
 

@@ -216,7 +216,7 @@ def sentence_for(port, folder, first):
 
 def test_a_certified_peer_that_may_not_enter_learns_why(certs):
     """Even if much of what it sent is unread then."""
-    unread = bytes(300_000)
+    unread = bytes(6_000_000)
     refusing = {"explain": explain, "admit": lambda peer: "not on the list"}
     with Entrance(certs, **refusing) as entrance:
         assert sentence_for(entrance.port, certs / "client", HELLO + unread) == "not on the list"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.dealer import SPU_VERSION
-from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.keys import load_public_key
+from mpcvit.dealer.party.client import DealerClient
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.secure.parties.roles import Address

@@ -40,7 +40,7 @@ class LocalDealer(ServiceProcess):
         self.address: Address = self.answer
 
     def places(self, dialled: Mapping[Role, Address] | None = None) -> dict[Role, DealerEndpoint]:
-        """What each party is told of the dealer; `dialled` is where it reaches it."""
+        """Return where each party finds the dealer; `dialled` is the address that it dials."""
         return {
             role: DealerEndpoint(
                 address=self.address,
@@ -53,7 +53,7 @@ class LocalDealer(ServiceProcess):
 
 
 def main() -> None:
-    """Serve from a folder, in so many processes, until standard input ends."""
+    """Serve from a folder, in a number of processes, until standard input ends."""
     protect_memory()
     folder, workers = Path(sys.argv[1]), int(sys.argv[2])
     key = load_private_key(folder / "keys")

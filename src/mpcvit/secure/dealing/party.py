@@ -9,20 +9,22 @@ with the dealer in the middle of one.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any
+from typing import cast
 
 import jax.numpy as jnp
 from spu import libspu
 
 from mpcvit.artifacts.profile import Profile
+from mpcvit.codec import decode, encode, tagged
 from mpcvit.dealer.errors import DealerError
-from mpcvit.dealer.gateway import Gateway, ScriptFollower
 from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.keys import load_public_key
+from mpcvit.dealer.party.gateway import Gateway, ScriptFollower
+from mpcvit.dealer.party.supply import FetchCost, Supply
 from mpcvit.dealer.script import Script, Scripts
-from mpcvit.dealer.supply import FetchCost, Supply
+from mpcvit.errors import UserError
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.rehearsal import scripts_of
 from mpcvit.secure.dealing.spu_settings import DealerSettings
@@ -32,6 +34,40 @@ from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.spu.compile import Program, compile_function
 from mpcvit.secure.spu.engine import Engine
 from mpcvit.secure.spu.link import Channel
+
+
+@tagged("failed")
+@dataclass(frozen=True, kw_only=True)
+class _Failed:
+    """The sender and its dealer failed."""
+
+    reason: str
+
+
+@tagged("authorised")
+@dataclass(frozen=True, kw_only=True)
+class _Authorised:
+    """The dealer has the job from both parties."""
+
+
+@tagged("fetching")
+@dataclass(frozen=True, kw_only=True)
+class _Fetching:
+    """A sign of life while material is fetched, in bytes."""
+
+    done: int
+    total: int
+
+
+@tagged("ready")
+@dataclass(frozen=True, kw_only=True)
+class _Ready:
+    """The next part's material is there."""
+
+    cost: FetchCost
+
+
+_Message = _Failed | _Authorised | _Fetching | _Ready
 
 
 class PartyDealing:
@@ -51,7 +87,7 @@ class PartyDealing:
     def terms(
         self, programs: Mapping[int, Program], profile: Profile, carried: Scripts
     ) -> dict[str, str]:
-        """What both parties must find the same: the dealer's key, and the scripts."""
+        """Return what both parties must have in common: the dealer's key, and the scripts."""
         for batch, program in programs.items():
             found = scripts_of(program, profile, carried)
             self._set_up, self._scripts[batch] = found.set_up, found.inference
@@ -60,7 +96,7 @@ class PartyDealing:
         return {"dealer's key": self._public.fingerprint, "dealer's script": "+".join(digests)}
 
     def make_job(self, engine: Engine, batches: Sequence[int]) -> Job:
-        """The job for so many images at a time, after a greeting that shows the seeds."""
+        """Return the job for batches of images, after a greeting that shows the seeds."""
         engine.runtime.set_var("greeting", engine.sharing.make_up((1,)))
         executable = libspu.Executable(
             name="greeting",
@@ -82,16 +118,13 @@ class PartyDealing:
 
     def authorise(self, job: Job) -> None:
         """Tell the dealer, make sure that both did, and begin to fetch."""
-        failure = ""
         try:
             self._client.authorise(job)
             self._client.wait_until_open(job)
         except DealerError as error:
-            failure = str(error)
-        for peer in self._channel.peers:
-            self._channel.send_json(peer, {"failed": failure})
-        if failure:
-            raise DealerError(failure)
+            self._say(_Failed(reason=str(error)))
+            raise
+        self._say(_Authorised())
         for peer in self._channel.peers:
             self._hear(peer)
         if self._channel.role is Role.MODEL_OWNER:
@@ -119,36 +152,35 @@ class PartyDealing:
         self.settings.gateway.close()
 
     def _fetch(self, supply: Supply, inference: int) -> FetchCost:
-        (peer,) = self._channel.peers
-
-        def tick(done: int, total: int) -> None:
-            self._channel.send_json(peer, {"done": done, "total": total})
-
         try:
-            offline = supply.wait(inference, tick)
+            cost = supply.wait(
+                inference, lambda done, total: self._say(_Fetching(done=done, total=total))
+            )
         except DealerError as error:
-            self._channel.send_json(peer, {"failed": str(error)})
+            self._say(_Failed(reason=str(error)))
             raise
-        self._channel.send_json(peer, {"ready": asdict(offline)})
+        self._say(_Ready(cost=cost))
         supply.prefetch(inference + 1)
-        return offline
+        return cost
 
     def _hear_until_ready(self) -> FetchCost:
-        while "ready" not in (message := self._hear(Role.MODEL_OWNER)):
+        while not isinstance(message := self._hear(Role.MODEL_OWNER), _Ready):
             pass
-        try:
-            found = message["ready"]
-            return FetchCost(
-                received_bytes=int(found["received_bytes"]), fetch_s=float(found["fetch_s"])
-            )
-        except (TypeError, KeyError, ValueError) as error:
-            raise PartyError("the model owner sent what cannot be understood") from error
+        return message.cost
 
-    def _hear(self, peer: Role) -> dict[str, Any]:
-        """A peer's next word on the dealer; its failure is this party's too."""
-        message = self._channel.receive_json(peer)
-        if not isinstance(message, dict):
-            raise PartyError(f"the {peer.value} sent what cannot be understood")
-        if failure := message.get("failed"):
-            raise PartyError(f"the {peer.value} and its dealer: {str(failure)[:300]!r}")
+    def _say(self, message: _Message) -> None:
+        for peer in self._channel.peers:
+            self._channel.send_json(peer, encode(message))
+
+    def _hear(self, peer: Role) -> _Message:
+        """Return a peer's next message on the dealer; its failure is this party's too."""
+        try:
+            document = self._channel.receive_json(peer)
+            message = decode(cast(type[_Message], _Message), document, "message")
+        except (UserError, ValueError, TypeError, ArithmeticError) as error:
+            if isinstance(error, PartyError):
+                raise
+            raise PartyError(f"the {peer.value} sent what cannot be understood") from error
+        if isinstance(message, _Failed):
+            raise PartyError(f"the {peer.value} and its dealer: {message.reason[:300]!r}")
         return message

@@ -21,8 +21,8 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal
 from mpcvit.dealer.errors import DealerError
-from mpcvit.dealer.gateway import Gateway, Recorder
 from mpcvit.dealer.keys import make_up_public_key
+from mpcvit.dealer.party.gateway import Gateway, Recorder
 from mpcvit.dealer.script import Script, Scripts
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
@@ -77,7 +77,7 @@ def with_script(
 
 
 def scripts_of(program: Program, profile: Profile, carried: Scripts | None = None) -> Rehearsed:
-    """The scripts that came with a program, that are kept here, or that a rehearsal finds."""
+    """Return the scripts that came with a program, are stored here, or a rehearsal finds."""
     names = _names(program, profile)
     with _one_at_a_time:
         for known in (carried or {}, _in_memory):
@@ -123,7 +123,7 @@ def _rehearse(program: Program, profile: Profile) -> Rehearsed:
 
 
 def _names(program: Program, profile: Profile) -> list[str]:
-    """What scripts depend on: the program for a batch size, the profile, versions.
+    """Return names made of what scripts depend on: program, batch size, profile, versions.
 
     The set-up's depends on the kernels in place of the program, if there are any.
     """
@@ -155,7 +155,7 @@ def _keep(path: Path, script: Script) -> None:
 
 
 def _read(path: Path) -> Script | None:
-    """What was kept, unless it is absent or damaged."""
+    """Return a stored script, or None if it is absent or damaged."""
     try:
         return Script.from_bytes(path.read_bytes())
     except (OSError, DealerError):

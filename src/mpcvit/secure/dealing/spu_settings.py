@@ -5,7 +5,7 @@ from typing import Any
 
 from spu import libspu
 
-from mpcvit.dealer.gateway import Gateway
+from mpcvit.dealer.party.gateway import Gateway
 from mpcvit.secure.dealing.endpoint import require_known_spu
 from mpcvit.secure.service.protobuf import bytes_field, number_field
 
@@ -21,9 +21,9 @@ class DealerSettings:
     public_pem: str
 
     def configure(self, config: Any, number: int) -> Any:
-        """A runtime's settings, with this settings in place of SPU's own dealer.
+        """Return a runtime's settings, with the gateway in place of SPU's own dealer.
 
-        Every party is told that it is the one that adjusts; see `dealer/gateway.py`.
+        Every party is configured as the one that adjusts; see `dealer/party/gateway.py`.
         """
         require_known_spu()
         config.beaver_type = libspu.RuntimeConfig.BeaverType.TrustedThirdParty

@@ -31,7 +31,7 @@ def _open_files() -> Iterator[str]:
 
 
 def _written(end: tuple[str, int]) -> str:
-    """An address as the kernel writes it.
+    """Return an address as the kernel writes it.
 
     >>> _written(("127.0.0.1", 80))
     '0100007F:0050'

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mpcvit.dealer.client import DealerClient
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.jobs import Job
+from mpcvit.dealer.party.client import DealerClient
 
 _TICK_S = 0.5
 

@@ -46,7 +46,7 @@ class DealerClient:
             )
 
     def metrics(self) -> bytes:
-        """What the dealer has served so far, as JSON."""
+        """Return what the dealer has served to this party so far, as JSON."""
         return self._patiently(lambda: self._ask("GET", "/metrics"))
 
     def authorise(self, job: Job) -> None:
@@ -56,15 +56,15 @@ class DealerClient:
     def wait_until_open(self, job: Job) -> None:
         """Return once the other party has authorised the job too.
 
-        From then on the dealer uses its seeds for nothing else. So whoever wants
-        to rely on that waits before its masks hide anything.
+        From then on the dealer uses its seeds for nothing else. A party waits for that
+        before its masks hide anything.
         """
         self._patiently(lambda: self._ask("GET", f"/jobs/{job.digest}"))
 
     def fetch(
         self, job: Job, inference: int, into: memoryview, done: Callable[[int], None]
     ) -> None:
-        """Fill a buffer with an inference's material; `done` is told how many bytes there are.
+        """Fill a buffer with an inference's material; `done` takes the bytes so far.
 
         After a break it goes on with the first step that is not whole.
         """
@@ -141,7 +141,7 @@ class DealerClient:
 
     @contextmanager
     def _answer(self, method: str, path: str, body: bytes | None = None) -> Iterator[HTTPResponse]:
-        """The answer to one request, whose body is still to be read."""
+        """Give the answer to one request, whose body is still to be read."""
         host, _, port = self.address.rpartition(":")
         connection = HTTPSConnection(host, int(port), timeout=self.patience_s)
         with contextlib.closing(connection):

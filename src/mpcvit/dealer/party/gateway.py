@@ -1,9 +1,9 @@
 """Where a party's SPU finds its dealer: a port on its own machine.
 
-SPU's client cannot show a token, trusts whatever it is told and waits for ever
+SPU's client cannot show a token, trusts every answer and waits for ever
 for the rest of an answer that breaks off. So each party's SPU speaks with a
 gateway in its own process, which hangs up on other processes. Both parties'
-SPUs are told to adjust; the gateway of the party that does not answers with
+SPUs are configured to adjust; the gateway of the party that does not answers with
 zeros, which change nothing. Thus both see every request of their own SPU, and
 hold it to what was agreed on. SPU asks before it opens anything that the masks
 hide, so that a refusal is in time.
@@ -20,9 +20,9 @@ from mpcvit.dealer.framing import Call, frame, frame_error, read_call
 from mpcvit.dealer.http import head_of, read_local_request
 from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.ledger import Ledger
-from mpcvit.dealer.neighbours import is_of_this_process
+from mpcvit.dealer.party.neighbours import is_of_this_process
+from mpcvit.dealer.party.supply import Supply
 from mpcvit.dealer.script import Script, Step
-from mpcvit.dealer.supply import Supply
 
 _MOST_BYTES = 1 << 16
 Buffers = Sequence[bytes | memoryview]
@@ -112,7 +112,7 @@ class Recorder:
         self._opens_kernel = True
 
     def take(self) -> Script:
-        """The script since the last one was taken."""
+        """Return the script since the last one was taken."""
         steps, self._steps = tuple(self._steps), []
         return Script(steps)
 
@@ -187,5 +187,5 @@ class ScriptFollower:
 
 
 def zeros(step: Step) -> Buffers:
-    """An adjustment that changes nothing."""
+    """Return an adjustment that changes nothing."""
     return [bytes(length) for length in step.answer_bytes]
