@@ -14,7 +14,7 @@ from mpcvit.artifacts.config import Activation
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.latency import measure_latency
 from mpcvit.bench.networks import mixed, paper_networks, random_checkpoint, random_images
-from mpcvit.bench.secure import bench_breakdown, bench_network, bench_precision, count_stages
+from mpcvit.bench.paper_tables import bench_breakdown, bench_network, bench_precision, count_stages
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.secure.components import attention_core, mlp
@@ -202,7 +202,7 @@ def test_profile_writes_a_file_that_search_reads(tmp_path):
 
 def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch, drawn):
     kinds = (K.SOFTMAX, K.SCALING, K.RELU_SOFTMAX)  # three are enough to see them ordered
-    monkeypatch.setattr("mpcvit.bench.secure.TEN_KINDS", kinds)
+    monkeypatch.setattr("mpcvit.bench.paper_tables.TEN_KINDS", kinds)
     config = tmp_path / "small.toml"
     config.write_text(
         'name = "cifar10-nano"\n[model]\nimage_size = 4\npatch_size = 2\nclasses = 3\n'

@@ -6,7 +6,7 @@ import pytest
 
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
-from mpcvit.bench.lowered import lower_like, read_example
+from mpcvit.bench.lowered import lower_with_plan, read_reference
 from mpcvit.bench.networks import paper_networks, random_images
 from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.reuse import LEAST_RUNS
@@ -20,8 +20,8 @@ def steady_cost(name, depth):
     """Of an image after the first, with masks of weights that are reused."""
     model = load_config(ROOT / "configs/cifar10.toml", [f"model.depth={depth}"]).model
     profile = load_profile("semi2k-dealer")
-    program = lower_like(
-        read_example(EXAMPLE).plan, model, paper_networks(model)[name], choose_engine(profile)
+    program = lower_with_plan(
+        read_reference(EXAMPLE).plan, model, paper_networks(model)[name], choose_engine(profile)
     )
     images = random_images(model, LEAST_RUNS)
     record = run(program, images, profile, reveal="logits", simulate=True).record

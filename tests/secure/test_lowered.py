@@ -10,7 +10,7 @@ from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArch
 from mpcvit.artifacts.config import BlockForm, Pooling
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.latency import measure_lowered_latency
-from mpcvit.bench.lowered import Example, bench_lowering, lower_like, plan_for
+from mpcvit.bench.lowered import ReferenceProgram, bench_lowering, lower_with_plan, plan_for
 from mpcvit.lowering.values import in_fixed_point
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.components import Component
@@ -108,12 +108,12 @@ def test_every_stage_agrees_with_its_emulation(relu_softmax):
 
 def test_a_network_takes_after_an_example_of_its_kinds(relu_softmax):
     program, _ = relu_softmax
-    own = Example(architecture=program.architecture, plan=program.plan)
+    own = ReferenceProgram(architecture=program.architecture, plan=program.plan)
     softmax, scaling, both = (
         Architecture.uniform(kind, depth=program.model.depth, heads=program.model.heads)
         for kind in (AttentionKind.SOFTMAX, AttentionKind.SCALING, AttentionKind.RELU_SOFTMAX)
     )
-    other = Example(architecture=softmax, plan=replace(program.plan, norm=None))
+    other = ReferenceProgram(architecture=softmax, plan=replace(program.plan, norm=None))
     assert plan_for(both, [other, own]) is own.plan
     assert plan_for(softmax, [own, other]) is other.plan
     assert plan_for(scaling, [own, other]) is own.plan
@@ -125,7 +125,7 @@ def test_plain_and_lowered_are_counted_side_by_side(relu_softmax):
     plain, own = bench_lowering(
         program.model,
         {"semi2k-wan": profile},
-        [Example(architecture=program.architecture, plan=program.plan)],
+        [ReferenceProgram(architecture=program.architecture, plan=program.plan)],
         networks=["relu_softmax"],
         batch_sizes=[1],
         stage="block 0",
@@ -147,7 +147,7 @@ def test_the_bench_tells_what_reused_masks_take_and_save(relu_softmax):
     _, own = bench_lowering(
         program.model,
         {"semi2k-dealer-wan": load_profile("semi2k-dealer-wan")},
-        [Example(architecture=program.architecture, plan=program.plan)],
+        [ReferenceProgram(architecture=program.architecture, plan=program.plan)],
         networks=["relu_softmax"],
         batch_sizes=[1],
         stage=None,
@@ -176,7 +176,7 @@ def test_a_latency_file_of_a_program_prices_other_lowered_networks(relu_softmax)
         LayerArchitecture(heads=(K.SCALING,) * 3, mlp=MlpForm.FUSED_RELU),
     )
     mixed = Architecture(layers=layers)
-    other = lower_like(program.plan, program.model, mixed, program.engine)
+    other = lower_with_plan(program.plan, program.model, mixed, program.engine)
     record = mpcvit.run(
         other, random_pixels(program.model, 2), profile, reveal="logits", simulate=True
     ).record

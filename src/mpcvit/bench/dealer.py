@@ -18,7 +18,7 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal, RunRecord
 from mpcvit.bench.networks import random_images
-from mpcvit.bench.secure import here
+from mpcvit.bench.paper_tables import row_context
 from mpcvit.dealer import ADJUSTING, PARTIES
 from mpcvit.dealer.generator import SEED_BYTES
 from mpcvit.dealer.jobs import Job
@@ -69,14 +69,14 @@ def bench_dealer(
             progress(f"{form} rounds", index + 1, rounds)
         first_s = statistics.median(record.measured_s for record in records["first-party"])
         found = [
-            {**_online(name, records[name], first_s), **here(model.model, own)}
+            {**_online(name, records[name], first_s), **row_context(model.model, own)}
             for name, own in profiles.items()
         ]
         for index, count in enumerate(workers):
             alone = _throughput(
                 ModelCard.of(model, Reveal.LOGITS), settings, jobs=jobs, workers=count
             )
-            found.append({**alone, **here(model.model, settings)})
+            found.append({**alone, **row_context(model.model, settings)})
             progress(f"{form} dealers", index + 1, len(workers))
         common = {"form": form, "architecture": model.architecture.digest()}
         rows += [{**_EMPTY, **common, **row} for row in found]

@@ -15,7 +15,7 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import names_with
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.artifacts.record import StageCost
-from mpcvit.bench.lowered import lower_like
+from mpcvit.bench.lowered import lower_with_plan
 from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.codec import encode
 from mpcvit.errors import UserError
@@ -78,7 +78,7 @@ def measure_lowered_latency(
     kinds: tuple[AttentionKind, ...],
     progress: Progress = lambda what, done, total: None,
 ) -> LatencyTable:
-    """Count and time every choice as networks with a program's stand-ins make it.
+    """Count and time every choice as networks with a program's approximations make it.
 
     Heads of all kinds share the products of a layer, so what a choice costs is
     what it adds to a network of scaling heads and fused MLPs, from the second
@@ -94,7 +94,7 @@ def measure_lowered_latency(
         nonlocal done
         layer = LayerArchitecture(heads=heads, mlp=mlp)
         architecture = Architecture(layers=(layer,) * model.depth)
-        variant = lower_like(program.plan, model, architecture, program.engine)
+        variant = lower_with_plan(program.plan, model, architecture, program.engine)
         costs = _stages(variant, profile, images=LEAST_RUNS)
         done += 1
         progress("profiling", done, steps)
@@ -177,7 +177,7 @@ def _table(
 
 
 def _affine(make: Callable[[int], Component], most: int, profile: Profile) -> ChoiceCost:
-    """A line through the costs of one and of all who make a choice."""
+    """Draw a line through the costs of one and of all who make a choice."""
     one = _cost(measure_function(make(1).function, make(1).inputs, profile).cost)
     full = make(most)
     every = _cost(measure_function(full.function, full.inputs, profile).cost)
@@ -200,7 +200,7 @@ def _cost(stage: StageCost) -> Cost:
 
 
 def _stages(model: Model, profile: Profile, *, images: int) -> dict[str, Cost]:
-    """The cost of every stage for the last of some images."""
+    """Return the cost of every stage for the last of some images."""
     pixels = random_images(model.model, images)
     batch = run(model, pixels, profile, reveal="logits", simulate=True).record.batches[-1]
     return {stage.name: _cost(stage) for stage in batch.stages}

@@ -1,8 +1,8 @@
 """Plain against lowered: what the same networks cost both ways, in one run.
 
-A lowered network's cost depends on the intervals of its stand-ins, and random
+A lowered network's cost depends on the intervals of its approximations, and random
 weights have none worth the name. Networks of any shape therefore take the
-stand-ins of a trained network of their kind that was lowered: `program.json`
+approximations of a trained network of their kind that was lowered: `program.json`
 holds them.
 """
 
@@ -18,7 +18,7 @@ from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
-from mpcvit.bench.secure import here
+from mpcvit.bench.paper_tables import row_context
 from mpcvit.codec import encode
 from mpcvit.errors import UserError, nearest
 from mpcvit.lowering.engine import DESCRIPTION, EngineChoice, choose_engine
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Example:
+class ReferenceProgram:
     """A trained network as it was lowered: what public half of it others may take after."""
 
     architecture: Architecture
@@ -45,7 +45,7 @@ class Example:
 def bench_lowering(
     model: ModelConfig,
     profiles: Mapping[str, Profile],
-    examples: Sequence[Example],
+    examples: Sequence[ReferenceProgram],
     *,
     networks: Sequence[str],
     batch_sizes: Sequence[int],
@@ -72,7 +72,7 @@ def bench_lowering(
         profile, architecture = profiles[profile_name], known[name]
         checkpoint = random_checkpoint(model, architecture)
         plan = plan_for(architecture, examples)
-        program = lower_like(plan, model, architecture, choose_engine(profile))
+        program = lower_with_plan(plan, model, architecture, choose_engine(profile))
         costs = partial(_cost, profile=profile, batch_size=batch_size, stage=stage, measure=measure)
         plain = costs(checkpoint, batches=1)
         lowered = costs(program, batches=LEAST_RUNS)
@@ -92,24 +92,24 @@ def bench_lowering(
                     "batch": batch_size,
                     **cost,
                     "times_plain": _ratio(cost, plain),
-                    **here(model, engine),
+                    **row_context(model, engine),
                 }
             )
         progress("networks", index + 1, len(work))
     return rows
 
 
-def lower_like(
+def lower_with_plan(
     plan: Plan, model: ModelConfig, architecture: Architecture, engine: EngineChoice
 ) -> SecureProgram:
-    """A network of random weights with the stand-ins of another."""
+    """Return a network of random weights with the approximations of another."""
     checkpoint = random_checkpoint(model, architecture)
     return SecureProgram(
         model=model,
         architecture=architecture,
         data=checkpoint.data,
         classes=checkpoint.classes,
-        plan=fit_plan(plan, model, architecture),
+        plan=adapt_plan(plan, model, architecture),
         engine=engine,
         calibration=Calibration(images=0, error_budget=1.0, error=0.0),
         parameters=fold(model, architecture, checkpoint.parameters),
@@ -117,8 +117,8 @@ def lower_like(
     )
 
 
-def fit_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan:
-    """Another network's stand-ins for the places that this one has.
+def adapt_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan:
+    """Return another network's approximations for the sites of this one.
 
     The first layer takes the first's, and later ones go round the others; where
     such a layer lacks one, the next that has it lends it.
@@ -142,7 +142,7 @@ def fit_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan
     return replace(plan, layers=tuple(layers), norm=norm, trust=Trust())
 
 
-def plan_for(architecture: Architecture, examples: Sequence[Example]) -> Plan:
+def plan_for(architecture: Architecture, examples: Sequence[ReferenceProgram]) -> Plan:
     """Of the first example with all kinds of a network; scaling heads need nothing of their own."""
     wanted = _kinds(architecture) - {AttentionKind.SCALING}
     fitting = (example for example in examples if wanted <= _kinds(example.architecture))
@@ -153,14 +153,14 @@ def _kinds(architecture: Architecture) -> frozenset[AttentionKind]:
     return frozenset().union(*(layer.kinds for layer in architecture.layers))
 
 
-def read_example(path: Path) -> Example:
-    """The public half of a program."""
+def read_reference(path: Path) -> ReferenceProgram:
+    """Read the public half of a program."""
     place = path / DESCRIPTION if path.is_dir() else path
     try:
         document = read_json(place.read_text(encoding="utf-8"), str(place))
-        return Example(
+        return ReferenceProgram(
             architecture=Architecture.from_document(document["architecture"], str(place)),
-            # of an example only the stand-ins matter, and older files hold no more
+            # of an example only the approximations matter, and older files hold no more
             plan=Plan.from_dict({"trust": encode(Trust()), **document["plan"]}),
         )
     except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
@@ -211,7 +211,7 @@ def _set_up_s(record: RunRecord, network: NetworkLink) -> float:
 
 
 def _beside_fresh(cost: Row, fresh: Row, batch_size: int) -> Row:
-    """What a batch costs where no mask is reused, and the batch from which reuse has paid.
+    """Return the cost of a batch without reused masks, and the batch from which reuse has paid.
 
     Waiting for the dealer counts: a set-up has material too, but the first
     batch's then comes while it runs.

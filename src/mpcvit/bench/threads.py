@@ -7,9 +7,9 @@ from statistics import median
 
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile
-from mpcvit.bench.lowered import Example, Progress, Row, lower_like, plan_for
+from mpcvit.bench.lowered import Progress, ReferenceProgram, Row, lower_with_plan, plan_for
 from mpcvit.bench.networks import paper_networks, random_images
-from mpcvit.bench.secure import here
+from mpcvit.bench.paper_tables import row_context
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.parties.roles import roles_of
@@ -22,7 +22,7 @@ _THREADS_OF_SPU = 4  # that SPU starts for every product unless the limit is low
 def bench_threads(
     model: ModelConfig,
     profile: Profile,
-    examples: Sequence[Example],
+    examples: Sequence[ReferenceProgram],
     *,
     networks: Sequence[str],
     rounds: int,
@@ -37,7 +37,7 @@ def bench_threads(
     for index, name in enumerate(networks):
         architecture = paper_networks(model)[name]
         plan = plan_for(architecture, examples)
-        program = lower_like(plan, model, architecture, choose_engine(profile))
+        program = lower_with_plan(plan, model, architecture, choose_engine(profile))
         seconds: dict[str, list[float]] = {limit: [] for limit in limits}
         for turn in range(rounds):
             for limit, threads in limits.items():
@@ -56,7 +56,7 @@ def bench_threads(
                 "fastest_s": round(min(found), 3),
                 "slowest_s": round(max(found), 3),
                 "of_spu": round(median(found) / spu_s, 3),
-                **here(model, program.engine.apply(profile)),
+                **row_context(model, program.engine.apply(profile)),
             }
             for limit, found in seconds.items()
         ]

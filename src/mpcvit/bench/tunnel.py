@@ -14,7 +14,7 @@ import numpy as np
 from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.bench.networks import random_images
-from mpcvit.bench.secure import here
+from mpcvit.bench.paper_tables import row_context
 from mpcvit.errors import UserError
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.model.checkpoint import Checkpoint
@@ -65,7 +65,7 @@ def bench_tunnel(
                     "slowest_s": round(max(found), 3),
                     "of_spu_tls": round(statistics.median(found) / own_s, 3),
                     "exchanges": exchanges,
-                    **here(model.model, profile),
+                    **row_context(model.model, profile),
                     "round_trip_ms": network.round_trip_ms,
                     "bandwidth_mb_per_s": network.bandwidth_bytes_per_s / 1e6,
                 }

@@ -65,7 +65,6 @@ def _root(
 from mpcvit.cli import (  # noqa: E402
     bench,  # noqa: F401
     certs,  # noqa: F401
-    compare,  # noqa: F401
     dealer,  # noqa: F401
     demo,  # noqa: F401
     experiment,  # noqa: F401
@@ -73,9 +72,8 @@ from mpcvit.cli import (  # noqa: E402
     lowering,  # noqa: F401
     models,  # noqa: F401
     pipeline,  # noqa: F401
-    private,  # noqa: F401
-    profile,  # noqa: F401
     report,  # noqa: F401
+    run,  # noqa: F401
     search,  # noqa: F401
     training,  # noqa: F401
 )

@@ -10,8 +10,8 @@ import typer
 
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson
+from mpcvit.cli.running import until_stopped
 from mpcvit.cli.show import print_json
-from mpcvit.cli.stopping import until_stopped
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:

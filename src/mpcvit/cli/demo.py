@@ -74,8 +74,8 @@ def demo(
     print("\nWhat each process learnt of the others")
     print_pairs(learnt, indent="  ")
     print(
-        "  All ran on this machine, and whoever administers it sees everything; between hosts\n"
-        "  it is mpcvit dealer, mpcvit serve and mpcvit predict (docs/two_hosts.md).\n"
+        "  All ran on this machine, whose administrator sees everything. Between hosts,\n"
+        "  use mpcvit dealer, mpcvit serve and mpcvit predict (docs/two_hosts.md).\n"
     )
     print_pairs({"networks": out, "report": page})
 

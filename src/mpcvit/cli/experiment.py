@@ -12,7 +12,7 @@ from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, DataFolder, Overrides, parse_whole_numbers, settings_of
-from mpcvit.cli.private import ProfileName
+from mpcvit.cli.run import ProfileName
 from mpcvit.cli.running import load_data
 from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.cores import split_cpu

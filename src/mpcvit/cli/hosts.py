@@ -10,9 +10,9 @@ from mpcvit.artifacts.profile import DEALER_DEFAULT, SECURE_DEFAULT, default_pro
 from mpcvit.artifacts.record import Reveal
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson
-from mpcvit.cli.private import BatchSize, Pictures, RecordFile, RevealOption, tell
+from mpcvit.cli.run import BatchSize, Pictures, RecordFile, RevealOption, print_result
+from mpcvit.cli.running import until_stopped
 from mpcvit.cli.show import print_json, print_pairs
-from mpcvit.cli.stopping import until_stopped
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
@@ -247,4 +247,4 @@ def predict(
             insecure_first_party=insecure_first_party,
             progress=progress,
         )
-    tell(pictures, result, settings, out=out, as_json=as_json)
+    print_result(pictures, result, settings, out=out, as_json=as_json)

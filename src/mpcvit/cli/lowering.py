@@ -8,7 +8,7 @@ import typer
 from mpcvit.artifacts.profile import SECURE_DEFAULT, load_profile
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, DataFolder, ModelFile
-from mpcvit.cli.private import ProfileName
+from mpcvit.cli.run import ProfileName
 from mpcvit.cli.running import load_training_images
 from mpcvit.cli.show import print_json, print_table
 from mpcvit.lowering import ERROR_BUDGET, Guard
@@ -27,7 +27,9 @@ def lower(
     images: Annotated[int, typer.Option(min=1, help="Training images to calibrate with.")] = 1024,
     error_budget: Annotated[
         float,
-        typer.Option(help="What stand-ins may change: RMS of the logits' errors by their spread."),
+        typer.Option(
+            help="Maximum error of the logits: RMS error divided by their standard deviation."
+        ),
     ] = ERROR_BUDGET,
     guard: Annotated[
         Guard,
@@ -43,9 +45,9 @@ def lower(
 ) -> None:
     """Turn a checkpoint into a program that computes the same in far fewer exchanges.
 
-    Linear steps are folded into weights, and dear functions replaced by
+    Linear steps are folded into weights, and expensive functions replaced by
     polynomials over intervals that training images stay within. These intervals
-    become known to whoever the program is run with; the weights do not. For a
+    become known to the other party; the weights do not. For a
     profile with a dealer the program also carries the script of what it will
     ask of it, so that nobody has to rehearse it.
 

@@ -173,7 +173,7 @@ def import_(
     ] = None,
     std: Annotated[
         str | None,
-        typer.Option(help="Standard deviation per channel, likewise."),
+        typer.Option(help="Standard deviation per channel of the images, as in 0.229,0.224,0.225."),
     ] = None,
     relu_after: Annotated[
         bool, typer.Option(help="Whether MPCViT+ tokens without GeLU end in a ReLU.")

@@ -35,7 +35,7 @@ def configure(config_file: Path, data: Path | None, overrides: list[str] | None)
 
 
 def settings_of(data: Path | None, overrides: list[str] | None) -> list[str]:
-    """What the command line changes in a configuration."""
+    """Return the settings that the command line changes."""
     settings = list(overrides or [])
     if data is not None:
         settings.append(f"data.path={str(data)!r}")
@@ -43,7 +43,7 @@ def settings_of(data: Path | None, overrides: list[str] | None) -> list[str]:
 
 
 def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
-    """Numbers between commas.
+    """Read numbers between commas.
 
     >>> parse_numbers("0.5,0.25", "--mean")
     (0.5, 0.25)
@@ -57,7 +57,8 @@ def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
 
 
 def parse_whole_numbers(text: str, option: str) -> list[int]:
-    """
+    """Read whole numbers between commas.
+
     >>> parse_whole_numbers("0,1", "--seeds")
     [0, 1]
     """

@@ -11,8 +11,8 @@ from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, parse_numbers, settings_of
-from mpcvit.cli.private import ProfileName
 from mpcvit.cli.report import write_report
+from mpcvit.cli.run import ProfileName
 from mpcvit.cli.running import load_data
 from mpcvit.cli.search import parse_seconds
 from mpcvit.cli.show import print_json, print_pairs, print_table
@@ -32,7 +32,7 @@ def pipeline(
     ratios: Annotated[
         str | None,
         typer.Option(
-            help="Shares of heads that keep the dear attention, between commas; "
+            help="Fractions of heads that keep the expensive attention, between commas; "
             "0.1,0.3,0.5,0.7 unless budgets are given."
         ),
     ] = None,

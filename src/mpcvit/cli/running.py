@@ -1,6 +1,9 @@
-"""What every command that trains shares: its run folder, its data and its progress."""
+"""What commands that run for long share: run folders, data, progress, and how they end."""
 
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -28,7 +31,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start again, replacing an 
 Outcome = TypeVar("Outcome")
 
 
-def choose(folder: Path, *, resume: bool, fresh: bool) -> None:
+def check_run_folder(folder: Path, *, resume: bool, fresh: bool) -> None:
     """Neither lose a run that is there nor resume one that is not."""
     if resume and fresh:
         raise UserError("--resume and --fresh exclude each other")
@@ -40,7 +43,7 @@ def choose(folder: Path, *, resume: bool, fresh: bool) -> None:
 
 
 def load_data(config: Config) -> "Dataset":
-    """The configuration's data set, with its loading shown."""
+    """Load the data set of a configuration, and show progress."""
     from mpcvit.data import load_dataset
     from mpcvit.report.live import counting
 
@@ -57,14 +60,14 @@ def load_data(config: Config) -> "Dataset":
 def load_test_images(
     model: "Model", data: Path | None, progress: Callable[[str, int, int], None]
 ) -> "Split":
-    """The test images of the data set that a model was trained on, or of another folder."""
+    """Load the test images of a model's data set, or of another folder."""
     return _load_images(model, data, "test", progress)
 
 
 def load_training_images(
     model: "Model", data: Path | None, progress: Callable[[str, int, int], None]
 ) -> "Split":
-    """Likewise its training images."""
+    """Load the training images of a model's data set, or of another folder."""
     return _load_images(model, data, "train", progress)
 
 
@@ -90,7 +93,7 @@ def _load_images(
     )
 
 
-def carry_out(
+def run_training(
     stage: Callable[..., Outcome],
     config: Config,
     folder: Path,
@@ -110,3 +113,18 @@ def carry_out(
     except StoppedError as stopped:
         console.print(f"{stopped}; add --resume to go on", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def until_stopped() -> Iterator[threading.Event]:
+    """Give an event that Ctrl-C and SIGTERM set, instead of ending the process."""
+    stop = threading.Event()
+    former = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

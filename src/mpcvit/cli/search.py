@@ -1,4 +1,4 @@
-"""`mpcvit estimate`, `mpcvit search` and `mpcvit derive`."""
+"""`mpcvit estimate`, `mpcvit profile`, `mpcvit search` and `mpcvit derive`."""
 
 import re
 from pathlib import Path
@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mpcvit.artifacts.architecture import AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure
-from mpcvit.cli.running import Fresh, Out, Resume, carry_out, choose
+from mpcvit.cli.run import ProfileName
+from mpcvit.cli.running import Fresh, Out, Resume, check_run_folder, run_training
 from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.cores import split_cpu
-from mpcvit.errors import UserError
+from mpcvit.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from mpcvit.artifacts.config import ModelConfig
@@ -25,14 +28,20 @@ LatencyFile = Annotated[
     typer.Option("--latency", help="Latency file; modelled for this model unless given."),
 ]
 
+_USUAL_KINDS = (AttentionKind.RELU_SOFTMAX, AttentionKind.SCALING, AttentionKind.SOFTMAX)
+
 
 @app.command()
 def estimate(
     config_file: ConfigFile,
     out: Annotated[Path, typer.Option("--out", help="Latency file to write (JSON).")],
     overrides: Overrides = None,
-    round_trip_ms: Annotated[float, typer.Option(help="Of the network.")] = 40.0,
-    bandwidth_mb_per_s: Annotated[float, typer.Option(help="Of the network, a direction.")] = 44.0,
+    round_trip_ms: Annotated[
+        float, typer.Option(help="Round trip of the network in milliseconds.")
+    ] = 40.0,
+    bandwidth_mb_per_s: Annotated[
+        float, typer.Option(help="Bandwidth in MB/s, in each direction.")
+    ] = 44.0,
     as_json: AsJson = False,
 ) -> None:
     """Model what every choice of a network costs when secure; runs nothing.
@@ -42,7 +51,6 @@ def estimate(
 
     Example: mpcvit estimate configs/cifar10.toml --out latency.json
     """
-    from mpcvit.artifacts.architecture import Architecture
     from mpcvit.artifacts.profile import NetworkLink
     from mpcvit.cost.estimate import estimate as stage
 
@@ -100,14 +108,14 @@ def search(
     """
     config = configure(config_file, data, overrides)
     folder = out or config.folder
-    choose(folder, resume=resume, fresh=fresh)
+    check_run_folder(folder, resume=resume, fresh=fresh)
     table = _latency(latency, config.model)
     table.require_shape(config.model, str(latency or "the latency table"))
     split_cpu(config.train.batch_size)
 
     from mpcvit.search.task import search as stage
 
-    result = carry_out(stage, config, folder, latency=table, resume=resume)
+    result = run_training(stage, config, folder, latency=table, resume=resume)
     accuracy = result.provenance.metrics["test_top1"]
     means = [sum(sum(rows) / len(rows) for rows in heads) / len(heads) for heads in result.alpha]
     if as_json:
@@ -142,7 +150,7 @@ def derive(
         typer.Option(
             "--relu-softmax-ratio",
             "--ratio",
-            help="Share of the heads (layers, rows) that keep the dear attention.",
+            help="Fraction of heads (layers, rows) that keep the expensive attention kind.",
         ),
     ] = None,
     budget: Annotated[
@@ -166,7 +174,7 @@ def derive(
 
     One search serves every ratio and budget. A budget is met exactly: the heads
     with the largest total alpha whose network fits. Equal alphas are broken in
-    order of layer, head and row, and told.
+    order of layer, head and row, and listed.
 
     Example: mpcvit derive runs/search --relu-softmax-ratio 0.5 --out arch.json
     """
@@ -249,3 +257,104 @@ def _tell(derived: "Derived", table: "LatencyTable", out: Path, as_json: bool) -
             "written": out,
         }
     )
+
+
+@app.command(name="profile")
+def profile_latency(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="Checkpoint (.safetensors), config (TOML), or lowered program (folder).",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Latency file to write (JSON).")],
+    profile: ProfileName = "semi2k-wan",
+    kinds: Annotated[
+        str | None,
+        typer.Option(
+            help="Attention kinds to price, between commas; relu_softmax, scaling and softmax, "
+            "or those of a program, unless given."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what every choice of a network costs: the latency file that search reads.
+
+    Each attention kind and MLP form is run under the profile's protocol and
+    counted, exchanges and bytes apart, so that shared rounds can be priced. Of a
+    lowered program, choices are priced as lowered networks with its approximations
+    make them: there all heads share their products, and ratios differ.
+
+    Example: mpcvit profile configs/digits.toml --out latency.json
+    """
+    wanted = None if kinds is None else _parse_kinds(kinds)
+    settings = load_profile(profile)
+    if not settings.network.is_emulated:
+        raise UserError(f"profile {profile!r} names no network to price; take one, as semi2k-wan")
+
+    from mpcvit.bench.latency import measure_latency, measure_lowered_latency
+    from mpcvit.lowering.program import SecureProgram
+    from mpcvit.report.live import counting
+
+    with counting() as progress:
+        if source.is_dir():
+            program = SecureProgram.load(source)
+            model = program.model
+            wanted = wanted or _kinds_of(program.architecture)
+            table = measure_lowered_latency(program, settings, wanted, progress)
+        else:
+            model, wanted = _model_of(source), wanted or _USUAL_KINDS
+            table = measure_latency(model, settings, wanted, progress)
+    table.save(out)
+    rows = []
+    for kind in wanted:
+        cost = table.price(Architecture.uniform(kind, depth=model.depth, heads=model.heads))
+        rows.append(
+            {
+                "attention": kind.value,
+                "exchanges": round(cost.exchanges),
+                "sent_mb": round(cost.sent_bytes / 1e6, 3),
+                "compute_s": round(cost.compute_s, 3),
+                "modelled_s": round(table.seconds(cost), 3),
+            }
+        )
+    if as_json:
+        print_json({"latency": str(out), "source": table.source, "networks": rows})
+        return
+    print_table(
+        rows,
+        {
+            "every head": "{attention}",
+            "exchanges": "{exchanges:,}",
+            "MB sent": "{sent_mb:.2f}",
+            "compute s": "{compute_s:.2f}",
+            "modelled s": "{modelled_s:.2f}",
+        },
+    )
+    if settings.warning:
+        print(settings.warning)
+    print(f"written to {out}")
+
+
+def _model_of(source: Path) -> "ModelConfig":
+    if source.suffix == ".toml":
+        return load_config(source).model
+    from mpcvit.model.checkpoint import Checkpoint
+
+    return Checkpoint.load(source).model
+
+
+def _kinds_of(architecture: Architecture) -> tuple[AttentionKind, ...]:
+    """Return the kinds that a program has approximations for, and scaling, which needs none."""
+    used = frozenset((AttentionKind.SCALING,)).union(*(own.kinds for own in architecture.layers))
+    return tuple(sorted(used))
+
+
+def _parse_kinds(text: str) -> tuple[AttentionKind, ...]:
+    known = {kind.value: kind for kind in AttentionKind}
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise UserError(f"there is no attention kind {name!r}; {nearest(name, list(known))}")
+    return tuple(known[name] for name in names)

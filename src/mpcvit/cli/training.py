@@ -8,7 +8,7 @@ import typer
 from mpcvit.artifacts.provenance import CURVES_FILE, MODEL_FILE
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure
-from mpcvit.cli.running import Fresh, Out, Resume, carry_out, choose
+from mpcvit.cli.running import Fresh, Out, Resume, check_run_folder, run_training
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.cores import split_cpu
 
@@ -43,13 +43,15 @@ def train(
     config = configure(config_file, data, overrides)
     architecture = None if arch is None else _load_architecture(arch, config)
     folder = out or config.folder
-    choose(folder, resume=resume, fresh=fresh)
+    check_run_folder(folder, resume=resume, fresh=fresh)
     split_cpu(config.train.batch_size)
 
     from mpcvit.train.supervised import train as stage
 
     _tell(
-        carry_out(stage, config, folder, architecture=architecture, resume=resume), folder, as_json
+        run_training(stage, config, folder, architecture=architecture, resume=resume),
+        folder,
+        as_json,
     )
 
 
@@ -76,13 +78,13 @@ def retrain(
     config = configure(config_file, data, overrides)
     architecture = _load_architecture(arch, config)
     folder = out or config.folder
-    choose(folder, resume=resume, fresh=fresh)
+    check_run_folder(folder, resume=resume, fresh=fresh)
     split_cpu(config.train.batch_size)
 
     from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.train.distilled import retrain as stage
 
-    checkpoint = carry_out(
+    checkpoint = run_training(
         stage,
         config,
         folder,

@@ -114,11 +114,11 @@ def _predictions(samples: Sequence[Sample], found: Sequence[Shown]) -> list[dict
 
 
 def who_learnt(profile: Profile) -> dict[str, str]:
-    """What each process learnt and did not, and what that rests on."""
-    told = {
+    """Return what each process learnt and did not, and who must be trusted."""
+    learnt = {
         "model's side": profile.warning or "how many images came; no pixel, no class",
         "images' side": "the class of each image, and the network's shape; no logit, no weight",
     }
     if profile.dealer is Dealer.THIRD_PARTY:
-        told["dealer"] = "the sizes of the operations; no pixel, no weight, no result"
-    return {**told, "trusted": profile.trust}
+        learnt["dealer"] = "the sizes of the operations; no pixel, no weight, no result"
+    return {**learnt, "trusted": profile.trust}

@@ -85,7 +85,7 @@ class Showcase:
 
 
 def model_in(folder: Path, network: str, form: str) -> Path:
-    """A network as it was trained, or as it was lowered."""
+    """Return the path of a network as it was trained, or as it was lowered."""
     return folder / network / (MODEL_FILE if form == "plain" else PROGRAM_FOLDER)
 
 

@@ -48,7 +48,7 @@ class Experiment:
         return tuple(row.name for row in (*self.networks, *self.searches))
 
     def only(self, names: list[str]) -> "Experiment":
-        """The same with some of its rows."""
+        """Return the experiment with some of its rows."""
         for name in names:
             if name not in self.row_names:
                 known = list(self.row_names)

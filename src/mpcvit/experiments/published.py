@@ -18,7 +18,7 @@ class Published:
 
 
 def published(config_name: str, experiment: str, row: str) -> Published:
-    """The paper's figures for a row, by the data set that the configuration's name begins with.
+    """Return the paper's values for a row, by the data set of a configuration's name.
 
     >>> published("cifar10-small", "trade-off", "softmax").top1
     93.97
@@ -33,7 +33,7 @@ def published(config_name: str, experiment: str, row: str) -> Published:
 
 
 def published_trade_offs() -> list[TradeOff]:
-    """The paper's networks of known accuracy and latency, for a report to set beside ours."""
+    """Return the paper's networks of known accuracy and latency."""
     names: dict[tuple[str, str], TradeOff] = {}
     for data, experiments in published_table().items():
         for experiment in ("trade-off", "mpcvit-plus", "head-pruning"):

@@ -17,7 +17,7 @@ class SearchRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Derivation:
-    """Which architecture is taken from a search: by the share of dear heads, or by seconds."""
+    """A rule that takes an architecture from a search: by a ratio of heads, or by seconds."""
 
     search: SearchRecipe
     ratio: float = 1.0
@@ -112,7 +112,7 @@ def mpcvit(
 
 
 def within(budget_s: float, *, mlp_form: MlpForm | None = None) -> Recipe:
-    """The heads of the largest alpha whose network takes at most so many seconds, distilled."""
+    """Return a distilled network of the heads with the largest alpha within a budget of seconds."""
     derivation = Derivation(search=HEAD_SEARCH, budget_s=budget_s, mlp_form=mlp_form)
     return Recipe(
         name=f"mpcvit-{budget_s:g}s-distilled",

@@ -69,7 +69,7 @@ class NetworkRun:
         ]
 
     def to_epoch_rows(self) -> list[dict[str, Any]]:
-        """What was learnt by when; the loss of a retraining has its teacher's terms in it."""
+        """Return a row per epoch; the loss of a retraining has its teacher's terms in it."""
         known = {"network": self.recipe.name, "seed": self.config.seed}
         return [
             {
@@ -184,7 +184,7 @@ def summarise(experiment: Experiment, runs: Sequence[NetworkRun], images: int) -
 
 
 def interval(percents: Sequence[float], images: int) -> tuple[float, float]:
-    """A 95 % confidence interval of a mean accuracy, in percent.
+    """Return a 95 % confidence interval of a mean accuracy, in percent.
 
     >>> [round(x, 1) for x in interval([60.0, 62.0], images=10_000)]
     [48.3, 73.7]

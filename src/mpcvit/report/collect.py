@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class TableKind(str, Enum):
-    """The tables that `mpcvit` writes, told apart by their columns."""
+    """The tables that `mpcvit` writes, distinguished by their columns."""
 
     PIPELINE = "pipeline"
     LOWERING = "plain against lowered"
@@ -161,7 +161,7 @@ def collect(
 
 
 def shortest_unique_names(places: Sequence[Path]) -> list[str]:
-    """The shortest name of each place that no other place has.
+    """Return the shortest name of each path that no other path has.
 
     >>> shortest_unique_names([Path("runs/a/seed-0"), Path("runs/b/seed-0"), Path("runs/b/seed-1")])
     ['a', 'b, seed-0', 'b, seed-1']
@@ -189,7 +189,7 @@ def _candidates(place: Path) -> list[str]:
 
 
 def _home(file: Path) -> Path:
-    """A run's file is known by its folder, any other by its own name."""
+    """Return what names a file: for a run's file its folder, for any other the file itself."""
     in_run = file.name in (MODEL_FILE, SEARCH_FILE, LOG_FILE) or (file.parent / MODEL_FILE).exists()
     return file.parent if in_run and file.parent.name else file.with_suffix("")
 
@@ -202,7 +202,7 @@ def _files(place: Path) -> Iterable[Path]:
 
 
 def _read(file: Path, latency: LatencyTable | None) -> Any:
-    """What a file holds, or None where it is nothing of the report's."""
+    """Return the content of a file, or None if a report has no use for it."""
     if file.name == MODEL_FILE or (
         file.suffix == ".safetensors" and _holds(file, CHECKPOINT_FORMAT)
     ):

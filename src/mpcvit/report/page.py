@@ -90,7 +90,7 @@ def render(
 
 
 def _distinct(charts: Sequence[Any]) -> tuple[Chart, ...]:
-    """Number charts of the same name, because their addresses must differ."""
+    """Give charts of the same name different addresses."""
     seen: dict[str, int] = {}
     found = []
     for chart in charts:

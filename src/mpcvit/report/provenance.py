@@ -9,11 +9,11 @@ from mpcvit.report.collect import Collected, TableKind
 Row = dict[str, str]
 
 # Columns of a table that say where its rows come from.
-_TOLD = ("config", "shape", "protocol", "commit", "created", "hardware")
+_ORIGIN = ("config", "shape", "protocol", "commit", "created", "hardware")
 
 
 def rows(collected: Collected) -> list[Row]:
-    """A row for each thing that was found."""
+    """Return a row for each thing that was found."""
     found = [
         *_networks(collected),
         *_searches(collected),
@@ -25,10 +25,10 @@ def rows(collected: Collected) -> list[Row]:
 
 
 def warnings(collected: Collected) -> list[str]:
-    """What everyone who reads the numbers must know, each once."""
+    """Return the warnings of all numbers, each once."""
     notes = [note for found in collected.records for note in found.value.notes]
-    told = [row.get("warning", "") for table in collected.tables for row in table.value.rows]
-    return list(dict.fromkeys(text for text in (*notes, *told) if text))
+    marked = [row.get("warning", "") for table in collected.tables for row in table.value.rows]
+    return list(dict.fromkeys(text for text in (*notes, *marked) if text))
 
 
 def other_tables(collected: Collected) -> list[tuple[str, list[Row]]]:
@@ -104,17 +104,17 @@ def _records(collected: Collected) -> Iterator[Row]:
 
 def _tables(collected: Collected) -> Iterator[Row]:
     for table in collected.tables:
-        told = {
+        stated = {
             column: ", ".join(
                 dict.fromkeys(row[column] for row in table.value.rows if row.get(column))
             )
-            for column in _TOLD
+            for column in _ORIGIN
         }
         yield {
             "what": table.name,
             "kind": table.value.kind.value,
             "file": str(table.path),
-            **{column: text for column, text in told.items() if text},
+            **{column: text for column, text in stated.items() if text},
         }
 
 

@@ -20,7 +20,7 @@ from mpcvit.cli.options import (
     ConfigFile,
     parse_whole_numbers,
 )
-from mpcvit.cli.private import ProfileName
+from mpcvit.cli.run import ProfileName
 
 
 @bench.command()
@@ -29,9 +29,7 @@ def dealer(
     network: Annotated[str, typer.Option(help="Network of the paper.")] = "relu_softmax",
     like: Annotated[
         Path,
-        typer.Option(
-            help="Lowered program, or its program.json, of a trained network whose stand-ins serve."
-        ),
+        typer.Option(help="Lowered program, or its program.json, whose approximations are used."),
     ] = EXAMPLES[0],
     profile: ProfileName = "semi2k-dealer-wan",
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each, in turns.")] = 3,
@@ -42,7 +40,7 @@ def dealer(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a dealer adds to an inference, online and offline, and how many it can serve.
+    """Measure what a dealer adds to an inference, and how many inferences it can serve.
 
     The network runs as it is written, and lowered. Runs with the dealer and with
     the first party in its place take turns, so that both see the same machine;
@@ -55,7 +53,7 @@ def dealer(
     counts = parse_whole_numbers(workers, "--workers")
 
     from mpcvit.bench.dealer import bench_dealer
-    from mpcvit.bench.lowered import lower_like, read_example
+    from mpcvit.bench.lowered import lower_with_plan, read_reference
     from mpcvit.bench.networks import paper_networks, random_checkpoint
     from mpcvit.lowering.engine import choose_engine
     from mpcvit.report.live import counting
@@ -64,7 +62,7 @@ def dealer(
     architecture = paper_networks(config)[name]
     models = (
         random_checkpoint(config, architecture),
-        lower_like(read_example(like).plan, config, architecture, choose_engine(settings)),
+        lower_with_plan(read_reference(like).plan, config, architecture, choose_engine(settings)),
     )
     with counting() as progress:
         rows = bench_dealer(

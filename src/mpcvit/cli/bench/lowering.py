@@ -40,8 +40,8 @@ def lowering(
     like: Annotated[
         list[Path],
         typer.Option(
-            help="Lowered programs, or their program.json, of trained networks whose stand-ins "
-            "serve; the first with a network's kinds does. Repeat for more."
+            help="Lowered programs, or their program.json, whose approximations are used: of the "
+            "first that has the kinds of a network. Repeat for more."
         ),
     ] = EXAMPLES,
     stage: Annotated[
@@ -55,12 +55,12 @@ def lowering(
 
     Seconds are per image, and of a session of many, in which the masks of weights
     are reused after a set-up; the table also tells what that takes, and from
-    which batch on it has paid. Weights are random; the stand-ins and their
+    which batch on it has paid. Weights are random; the approximations and their
     intervals are those of a trained network.
 
     Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
     """
-    from mpcvit.bench.lowered import bench_lowering, read_example
+    from mpcvit.bench.lowered import bench_lowering, read_reference
     from mpcvit.bench.networks import paper_networks
     from mpcvit.experiments.published import published
     from mpcvit.report.live import counting
@@ -72,7 +72,7 @@ def lowering(
         rows = bench_lowering(
             config.model,
             settings,
-            [read_example(path) for path in like],
+            [read_reference(path) for path in like],
             networks=names,
             batch_sizes=parse_whole_numbers(batch_sizes, "--batch-sizes"),
             stage=stage,

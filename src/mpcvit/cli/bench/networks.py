@@ -22,7 +22,7 @@ from mpcvit.cli.bench.tables import (
     print_rows,
 )
 from mpcvit.cli.options import AnyModelFile, AsJson, ConfigFile, DataFolder
-from mpcvit.cli.private import ProfileName
+from mpcvit.cli.run import ProfileName
 from mpcvit.cli.running import load_test_images
 from mpcvit.cli.show import print_json, print_pairs, print_table
 
@@ -39,7 +39,7 @@ def attention(
 
     Example: mpcvit bench attention --measure --out results/secure/attention.csv
     """
-    from mpcvit.bench.secure import bench_attention
+    from mpcvit.bench.paper_tables import bench_attention
     from mpcvit.experiments.published import published
     from mpcvit.report.live import counting
 
@@ -77,7 +77,7 @@ def network(
     Example: mpcvit bench network --networks softmax,scaling --out results/secure/network.csv
     """
     from mpcvit.bench.networks import networks_as_written
-    from mpcvit.bench.secure import bench_network
+    from mpcvit.bench.paper_tables import bench_network
     from mpcvit.experiments.published import published
     from mpcvit.report.live import counting
 
@@ -109,7 +109,7 @@ def layers(
 
     Example: mpcvit bench layers --out results/secure/layers.csv
     """
-    from mpcvit.bench.secure import bench_layers
+    from mpcvit.bench.paper_tables import bench_layers
     from mpcvit.report.live import counting
 
     config = load_config(config_file)
@@ -137,7 +137,7 @@ def breakdown(
 
     Example: mpcvit bench breakdown --profiles semi2k-wan --out results/secure/breakdown.csv
     """
-    from mpcvit.bench.secure import bench_breakdown
+    from mpcvit.bench.paper_tables import bench_breakdown
     from mpcvit.report.live import counting
 
     config = load_config(config_file)
@@ -163,7 +163,7 @@ def precision(
 
     Example: mpcvit bench precision --out results/secure/precision.csv
     """
-    from mpcvit.bench.secure import bench_precision
+    from mpcvit.bench.paper_tables import bench_precision
     from mpcvit.report.live import counting
 
     with counting() as progress:
@@ -201,7 +201,7 @@ def agreement(
     Example: mpcvit bench agreement runs/digits/model.safetensors --profile semi2k --simulate
     """
     from mpcvit.artifacts.provenance import write_rows
-    from mpcvit.bench.secure import bench_agreement
+    from mpcvit.bench.paper_tables import bench_agreement
     from mpcvit.lowering.program import load_model
     from mpcvit.report.live import counting
 

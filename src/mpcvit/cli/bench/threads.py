@@ -38,7 +38,7 @@ def threads(
 
     Example: mpcvit bench threads --out results/secure/threads.csv
     """
-    from mpcvit.bench.lowered import read_example
+    from mpcvit.bench.lowered import read_reference
     from mpcvit.bench.networks import paper_networks
     from mpcvit.bench.threads import bench_threads
     from mpcvit.report.live import counting
@@ -48,7 +48,7 @@ def threads(
         rows = bench_threads(
             config.model,
             load_profile(profile),
-            [read_example(path) for path in EXAMPLES],
+            [read_reference(path) for path in EXAMPLES],
             networks=known_networks(only, list(paper_networks(config.model))),
             rounds=rounds,
             progress=progress,

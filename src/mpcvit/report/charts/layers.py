@@ -93,13 +93,13 @@ def _of_tables(collected: Collected, column: str, origin: Origin) -> Iterator[Li
 
 
 def _shapes(collected: Collected) -> str:
-    """What the tables' networks look like."""
-    told = (
+    """Describe the networks of the tables."""
+    shapes = (
         f" {table.name}: {table.value.rows[0]['shape']}."
         for table in collected.tables_of(TableKind.LAYERS)
         if table.value.rows[0].get("shape")
     )
-    return "".join(told)
+    return "".join(shapes)
 
 
 def _blocks(record: RunRecord) -> Iterable[tuple[int, StageCost]]:
@@ -111,7 +111,7 @@ def _blocks(record: RunRecord) -> Iterable[tuple[int, StageCost]]:
 
 
 def record_name(name: str, record: RunRecord) -> str:
-    """A record's name with what tells it from another run of the same network."""
+    """Return a record's name with what distinguishes it from other runs of the network."""
     batch = record.batches[0].images
     return f"{name}, {record.form}, {record.profile.protocol.name}{at_a_time(batch)}"
 
@@ -126,7 +126,7 @@ def at_a_time(images: int) -> str:
 
 
 def network_of(record: RunRecord) -> NetworkLink | None:
-    """The network to model seconds for: the record's own, else the paper's WAN.
+    """Return the network to model seconds for: the record's own, else the paper's WAN.
 
     None for a protocol whose one-way messages are no rounds.
     """

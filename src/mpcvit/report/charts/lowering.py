@@ -33,7 +33,7 @@ _MEASURES: tuple[tuple[str, str, str, Origin], ...] = (
 
 
 def charts(collected: Collected) -> list[BarChart]:
-    """A chart per measure of the networks that there are in both forms."""
+    """Return a chart per measure of the networks that there are in both forms."""
     costs = {(one.network, one.form): one for one in _costs(collected)}
     networks = [
         name

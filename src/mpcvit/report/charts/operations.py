@@ -65,7 +65,7 @@ def _by_operation(
 
 
 def _stack(totals: Sequence[Mapping[str, float]], origin: Origin) -> tuple[BarSeries, ...]:
-    """The dearest operations each by itself, and the others together."""
+    """Stack the most expensive operations each by itself, and the others together."""
     names = dict.fromkeys(name for total in totals for name in total)
     overall = {name: sum(total.get(name, 0.0) for total in totals) for name in names}
     largest = sorted(overall, key=lambda name: -overall[name])[:_MOST]

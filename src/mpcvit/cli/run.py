@@ -108,10 +108,10 @@ def run(
             check_range=check_range,
             progress=progress,
         )
-    tell(pictures, result, settings, out=out, as_json=as_json)
+    print_result(pictures, result, settings, out=out, as_json=as_json)
 
 
-def tell(
+def print_result(
     pictures: list[Path],
     result: "RunResult",
     profile: Profile,
@@ -143,7 +143,7 @@ def tell(
 
 
 def _likeliest(result: "RunResult", index: int) -> list[tuple[str, float]]:
-    """The likeliest classes of an image, with softmax probabilities of its logits."""
+    """Return the likeliest classes of an image, with softmax probabilities of its logits."""
     import numpy as np
 
     assert result.answers.values is not None
@@ -165,7 +165,7 @@ def _print(pictures: list[Path], result: "RunResult", trust: str) -> None:
     print(f"sent       {record.sent_bytes / 1e6:,.2f} MB")
     print(f"received   {record.received_bytes / 1e6:,.2f} MB")
     print(f"exchanges  {record.exchanges:,}")
-    print(f"time       {record.measured_s:.2f} s, of which {record.compute_s:.2f} s compute")
+    print(f"time       {record.measured_s:.2f} s, with {record.compute_s:.2f} s of computing")
     print(
         f"set-up     {set_up.seconds:.2f} s (connect {set_up.connect_s:.2f}, "
         f"compile {set_up.compile_s:.2f}, weights {set_up.weights_s:.2f}, "
@@ -174,14 +174,14 @@ def _print(pictures: list[Path], result: "RunResult", trust: str) -> None:
     if (offline := record.offline) is not None:
         print(
             f"offline    {offline.received_bytes / 1e6:,.2f} MB from the dealer in "
-            f"{offline.fetch_s:.2f} s, of which {offline.wait_s:.2f} s were waited for; "
+            f"{offline.fetch_s:.2f} s, after a wait of {offline.wait_s:.2f} s; "
             f"{offline.held_bytes / 1e6:,.2f} MB held"
         )
     print(f"trusted    {trust}")
 
 
 def _shown(result: "RunResult", index: int) -> str:
-    """What is known of an image, and no more."""
+    """Return what is known of an image, and no more."""
     if index in result.refused:
         return "no answer"
     if result.reveal is Reveal.LOGITS:
@@ -208,7 +208,7 @@ def _document(pictures: list[Path], result: "RunResult") -> dict[str, Any]:
 
 
 def _prediction(result: "RunResult", index: int) -> dict[str, Any]:
-    """What was revealed of an image; nothing of it where the answer is refused."""
+    """Return what was revealed of an image; nothing if the answer was refused."""
     known: dict[str, Any] = {"refused": index in result.refused, "close": index in result.close}
     if known["refused"]:
         return known

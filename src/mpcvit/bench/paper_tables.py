@@ -51,7 +51,7 @@ def bench_attention(
         costs = _component(f"attention/{kind.value}", fitted, profile, measure=measure)
         rows.append({"attention": kind.value, **costs})
         progress("attention kinds", index + 1, len(TEN_KINDS))
-    return [{**row, **here(model, profile)} for row in rows]
+    return [{**row, **row_context(model, profile)} for row in rows]
 
 
 def bench_network(
@@ -82,11 +82,11 @@ def bench_network(
             row |= {**_counts(cost, profile), **_measured(None), "peak_mb": ""}
         rows.append({**row, "architecture": architecture.digest()})
         progress("networks", index + 1, len(wanted))
-    return [{**row, **here(model, profile)} for row in rows]
+    return [{**row, **row_context(model, profile)} for row in rows]
 
 
 def count_stages(model: ModelConfig, architecture: Architecture, profile: Profile) -> BatchCost:
-    """What one image costs, stage by stage, in the simulator.
+    """Count what one image costs, stage by stage, in the simulator.
 
     Layers that differ in nothing but the order of their heads and tokens cost
     the same, and are run once.
@@ -129,7 +129,7 @@ def bench_layers(model: ModelConfig, profile: Profile, *, progress: Progress) ->
                 row = {"network": name, "layer": int(stage.name.split()[1])}
                 rows.append({**row, **_counts(stage, profile)})
         progress("networks", index + 1, len(networks))
-    return [{**row, **here(model, profile)} for row in rows]
+    return [{**row, **row_context(model, profile)} for row in rows]
 
 
 def bench_breakdown(
@@ -140,7 +140,7 @@ def bench_breakdown(
     measure: bool,
     progress: Progress,
 ) -> list[Row]:
-    """A block by heads and by tokens, a network by operation, and softmax by its parts."""
+    """Measure a block by heads and by tokens, a network by operation, and softmax by its parts."""
     by_tokens = (_with_patches(model, side) for side in (4, 8, 16))
     shapes = [
         *(("heads", heads, replace(model, heads=heads)) for heads in (1, 2, 4, 8)),
@@ -172,7 +172,7 @@ def bench_breakdown(
         label = part.partition("/")[2]
         rows.append({"table": table, "protocol": name, "value": value, "part": label, **scaled})
         progress("operations", index + 1, len(work))
-    return [{**row, **here(model, profiles[row["protocol"]])} for row in rows]
+    return [{**row, **row_context(model, profiles[row["protocol"]])} for row in rows]
 
 
 def bench_precision(profile: Profile, *, progress: Progress) -> list[Row]:
@@ -211,7 +211,7 @@ def bench_precision(profile: Profile, *, progress: Progress) -> list[Row]:
                 }
             )
         progress("variances", index + 1, len(variances))
-    return [{**row, **here(None, profile)} for row in rows]
+    return [{**row, **row_context(None, profile)} for row in rows]
 
 
 def bench_agreement(
@@ -250,12 +250,12 @@ def bench_agreement(
         "largest_logit_error": float(f"{np.abs(result.logits - plain).max():.4g}"),
         "logit_range": float(f"{np.ptp(plain):.4g}"),
         **_counts(result.record, profile),
-        **here(model.model, with_engine_of(model, profile)),
+        **row_context(model.model, with_engine_of(model, profile)),
     }
 
 
 def _component(name: str, model: ModelConfig, profile: Profile, *, measure: bool) -> Row:
-    """Counts from the simulator; where asked, with seconds, from processes."""
+    """Count in the simulator, or count and time in processes if asked to."""
     if measure:
         cost = measure_in_processes(name, model, profile)
         return {**_counts(cost, profile), **_measured(cost.seconds)}
@@ -269,7 +269,7 @@ def _with_patches(model: ModelConfig, side: int) -> ModelConfig:
 
 
 def _network_of(profile: Profile) -> NetworkLink:
-    """The profile's own, or the paper's WAN where it emulates none."""
+    """Return the profile's network, or the paper's WAN if it emulates none."""
     return profile.network if profile.network.is_emulated else WAN
 
 
@@ -288,8 +288,8 @@ def _measured(seconds: float | None) -> Row:
     return {"measured_s": "" if seconds is None else round(seconds, 3)}
 
 
-def here(model: ModelConfig | None, profile: Profile) -> Row:
-    """What every row says of shape, profile, network and machine."""
+def row_context(model: ModelConfig | None, profile: Profile) -> Row:
+    """Return the columns for shape, profile, network and machine."""
     here, network = Environment.current(), _network_of(profile)
     shape = {}
     if model is not None:
