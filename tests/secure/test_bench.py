@@ -225,8 +225,11 @@ def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch, drawn):
             errors = [float(row["relative_error"]) for row in rows[name]]
             assert sorted(y for line in axes.lines for y in line.get_ydata()) == sorted(errors)
         else:
-            modelled = [float(row["modelled_s"]) for row in rows[name]]
-            assert [bar.get_width() for bar in axes.patches[: len(modelled)]] == modelled
+            modelled = {row[name]: float(row["modelled_s"]) for row in rows[name]}
+            labels = [label.get_text() for label in axes.get_yticklabels()]
+            widths = [bar.get_width() for bar in axes.patches[: len(modelled)]]
+            assert dict(zip(labels, widths, strict=True)) == modelled
+            assert widths == sorted(widths, reverse=True)
     found = {row["attention"]: row for row in rows["attention"]}
     assert list(found) == [kind.value for kind in kinds]
     assert found["softmax"]["paper_s"] == "6.82"
