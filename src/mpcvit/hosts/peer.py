@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 SERVER, CLIENT, DEALER = "server", "client", "dealer"
-ROLES = (SERVER, CLIENT, DEALER)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,7 +116,6 @@ def test_counts_outlast_a_restart_and_old_days_are_forgotten(place):
         state.reserve("one", 4, 10, "2001-01-01")
     with opened(place) as state:
         assert state.used("one") == state.used("one", today()) == 3
-        state.forget_old_days()
         assert state.used("one", "2001-01-01") == 0
         assert state.used("one") == 3
 

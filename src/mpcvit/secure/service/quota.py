@@ -55,6 +55,7 @@ class State:
         try:
             for statement in _TABLES:
                 connection.run(statement)
+            self._forget_old_days()
         except UserError:
             connection.close()
             raise
@@ -78,10 +79,6 @@ class State:
         rows, _ = self._connection.run(_USED, (client, day or today()))
         return rows[0][0] if rows else 0
 
-    def forget_old_days(self) -> None:
-        """Delete the counts of days that are long over."""
-        self._connection.run(_FORGET_USAGE, (_day(time.time() - _KEEP_DAYS * 86_400),))
-
     def allow(self, name: str, fingerprint: str) -> None:
         """Put a client on the list, in place of any earlier certificate of the same name."""
         self._connection.run(_ALLOW, (fingerprint, name))
@@ -96,6 +93,10 @@ class State:
         """Return the names of the allowed clients by fingerprint."""
         rows, _ = self._connection.run(_ALLOWED)
         return dict(rows)
+
+    def _forget_old_days(self) -> None:
+        """Delete the counts of days that are long over."""
+        self._connection.run(_FORGET_USAGE, (_day(time.time() - _KEEP_DAYS * 86_400),))
 
 
 def open_state(place: str | Path) -> State:
