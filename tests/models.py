@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.provenance import Environment, Provenance
+from mpcvit.kinds import table
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import init_parameters
 
@@ -65,5 +66,5 @@ def random_pixels(config, count, seed=2):
 def tiny():
     """Return a network of one layer without an activation, and three images."""
     config = small_config(depth=1)
-    architecture = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+    architecture = Architecture.uniform(table.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
     return small_checkpoint(config, architecture), random_pixels(config, 3)

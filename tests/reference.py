@@ -8,8 +8,9 @@ import math
 
 import numpy as np
 
-from mpcvit.artifacts.architecture import AttentionKind, LayerMixture, MlpForm
+from mpcvit.artifacts.architecture import LayerMixture, MlpForm
 from mpcvit.artifacts.config import Activation, BlockForm, NormForm, Pooling
+from mpcvit.kinds import table
 
 _erf = np.vectorize(math.erf)
 
@@ -32,24 +33,24 @@ def the_x_inverse(r, tokens, parameters):
 
 def weights_row(kind, s, config, parameters=None):
     """Attention weights of one row of scores."""
-    if kind in (AttentionKind.SOFTMAX, AttentionKind.LINFORMER):
+    if kind in (table.SOFTMAX, table.LINFORMER):
         return softmax_row(s)
-    if kind is AttentionKind.RELU:
+    if kind is table.RELU:
         return relu(s)
-    if kind is AttentionKind.RELU6:
+    if kind is table.RELU6:
         return np.minimum(relu(s), 6.0)
-    if kind is AttentionKind.SPARSEMAX:
+    if kind is table.SPARSEMAX:
         return np.array([1.0 if t > 1 else 0.0 if t < -1 else (t + 1) / 2 for t in s])
-    if kind is AttentionKind.SQUARE:
+    if kind is table.SQUARE:
         return s * s
-    if kind is AttentionKind.QUAD2:
+    if kind is table.QUAD2:
         q = (s + config.quad2_offset) ** 2
         return q / (q.sum() + config.attention_eps)
-    if kind is AttentionKind.SCALING:
+    if kind is table.SCALING:
         return s / len(s)
-    if kind is AttentionKind.RELU_SOFTMAX:
+    if kind is table.RELU_SOFTMAX:
         return relu(s) / (relu(s).sum() + config.attention_eps)
-    if kind is AttentionKind.THE_X:
+    if kind is table.THE_X:
         r = relu((s / 2 + 1) ** 3).sum()
         return s * the_x_inverse(r, config.tokens, parameters["inverse"])
     raise AssertionError(kind)
@@ -57,12 +58,12 @@ def weights_row(kind, s, config, parameters=None):
 
 def row_output(kind, q, k, v, head, config, parameters):
     """Output of one query row."""
-    if kind is AttentionKind.XNORM:
+    if kind is table.XNORM:
         gamma = parameters["gamma"][head]
         kv = k.T @ v
         kv = gamma * kv / np.sqrt((kv**2).sum(axis=1, keepdims=True) + config.xnorm_eps)
         return (gamma * q / np.sqrt((q**2).sum() + config.xnorm_eps)) @ kv
-    if kind is AttentionKind.LINFORMER:
+    if kind is table.LINFORMER:
         k, v = parameters["key_projection"] @ k, parameters["value_projection"] @ v
     s = np.array([q @ key for key in k]) / math.sqrt(len(q))
     return weights_row(kind, s, config, parameters) @ v

@@ -99,9 +99,10 @@ def test_show(run_folder):
 
 
 def test_an_architecture_file_is_used(tmp_path):
-    from mpcvit.artifacts.architecture import Architecture, AttentionKind
+    from mpcvit.artifacts.architecture import Architecture
+    from mpcvit.kinds import table
 
-    architecture = Architecture.uniform(AttentionKind.SCALING, depth=2, heads=2)
+    architecture = Architecture.uniform(table.SCALING, depth=2, heads=2)
     architecture.save(tmp_path / "arch.json")
     invoke("train", TINY, "--out", tmp_path / "run", "--arch", tmp_path / "arch.json")
     assert mpcvit.load(tmp_path / "run" / "model.safetensors").architecture == architecture
@@ -139,9 +140,10 @@ def test_import_asks_for_what_the_file_does_not_tell(tmp_path):
 
 
 def test_retrain(run_folder, tmp_path):
-    from mpcvit.artifacts.architecture import Architecture, AttentionKind
+    from mpcvit.artifacts.architecture import Architecture
+    from mpcvit.kinds import table
 
-    architecture = Architecture.uniform(AttentionKind.SCALING, depth=2, heads=2)
+    architecture = Architecture.uniform(table.SCALING, depth=2, heads=2)
     architecture.save(tmp_path / "arch.json")
     command = ["retrain", TINY, "--arch", tmp_path / "arch.json", "--out", tmp_path / "run"]
     teacher = ["--teacher", run_folder / "model.safetensors"]

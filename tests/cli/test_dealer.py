@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import DataSource, load_config
 from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.dealer.keys import load_private_key, load_public_key
 from mpcvit.dealer.party.client import DealerClient
 from mpcvit.hosts.credentials import Credentials
+from mpcvit.kinds import table
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.secure.parties.roles import free_addresses
 from tests.command import invoke
@@ -31,7 +32,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("three-hosts")
     model = load_config(Path("configs/digits-tiny.toml")).model
     kind = {"depth": model.depth, "heads": model.heads, "mlp": MlpForm.FUSED}
-    checkpoint = random_checkpoint(model, Architecture.uniform(AttentionKind.SCALING, **kind))
+    checkpoint = random_checkpoint(model, Architecture.uniform(table.SCALING, **kind))
     checkpoint = replace(checkpoint, data=replace(checkpoint.data, source=DataSource.DIGITS))
     checkpoint.save(folder / "model.safetensors")
     with pytest.MonkeyPatch.context() as patch:

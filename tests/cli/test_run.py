@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier
 from mpcvit.codec import load
+from mpcvit.kinds import table
 from tests.command import invoke
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close
 
 CONFIG = small_config(depth=1)
 CHECKPOINT = small_checkpoint(
-    CONFIG, Architecture.uniform(AttentionKind.RELU, depth=1, heads=3, mlp=MlpForm.FUSED)
+    CONFIG, Architecture.uniform(table.RELU, depth=1, heads=3, mlp=MlpForm.FUSED)
 )
 
 

@@ -5,14 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from mpcvit.artifacts.architecture import ActivationGranularity, Architecture, AttentionKind
+from mpcvit.artifacts.architecture import ActivationGranularity, Architecture
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.experiments.catalogue import EXPERIMENTS
+from mpcvit.kinds import table
 from tests.command import invoke
 from tests.configs import TINY
 from tests.searches import ALPHA, make_result
 
-K = AttentionKind
+K = table
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def search_file(tmp_path):
 def test_estimate_writes_a_table_of_its_network(tmp_path):
     out = tmp_path / "latency.json"
     rows = json.loads(invoke("estimate", TINY, "--out", out, "--json").stdout)
-    assert {row["attention"] for row in rows} == {kind.value for kind in K}
+    assert {row["attention"] for row in rows} == set(K.KINDS)
     invoke("estimate", TINY, "--out", out, "--round-trip-ms", 0, "--bandwidth-mb-per-s", 1)
     table = LatencyTable.load(out)
     architecture = Architecture.uniform(K.SOFTMAX, depth=2, heads=2)

@@ -5,7 +5,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcvit.model.attention import attention_scores, scaling_attention, scaling_weights
+from mpcvit.attention.kind_math import attention_scores
+from mpcvit.attention.scaling import scaling_attention, scaling_weights
 from tests.tolerances import F32, assert_close
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import Activation
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.latency import measure_latency
@@ -17,13 +17,14 @@ from mpcvit.bench.networks import mixed, paper_networks, random_checkpoint, rand
 from mpcvit.bench.paper_tables import bench_breakdown, bench_network, bench_precision, count_stages
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.secure.components import attention_core, mlp
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.run import run
 from tests.command import invoke
 from tests.models import small_config
 
-K = AttentionKind
+K = table
 SEMI2K = load_profile("semi2k-wan")
 
 
@@ -202,7 +203,7 @@ def test_profile_writes_a_file_that_search_reads(tmp_path):
 
 def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch, drawn):
     kinds = (K.SOFTMAX, K.SCALING, K.RELU_SOFTMAX)  # three are enough to see them ordered
-    monkeypatch.setattr("mpcvit.bench.paper_tables.TEN_KINDS", kinds)
+    monkeypatch.setattr("mpcvit.bench.paper_tables.KINDS", {kind.name: kind for kind in kinds})
     config = tmp_path / "small.toml"
     config.write_text(
         'name = "cifar10-nano"\n[model]\nimage_size = 4\npatch_size = 2\nclasses = 3\n'

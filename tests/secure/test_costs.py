@@ -6,18 +6,17 @@ import time
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.codec import load, save
+from mpcvit.kinds import table
 from mpcvit.secure.spu import engine
 from mpcvit.secure.spu.engine import ProfileLog
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.records import counts
 
 CONFIG = small_config()
-ARCHITECTURE = Architecture.uniform(
-    AttentionKind.RELU_SOFTMAX, depth=2, heads=3, mlp=MlpForm.LINEAR
-)
+ARCHITECTURE = Architecture.uniform(table.RELU_SOFTMAX, depth=2, heads=3, mlp=MlpForm.LINEAR)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Limits, load_profile
 from mpcvit.artifacts.record import Reveal
@@ -19,6 +19,7 @@ from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.party.gateway import Gateway, Recorder, ScriptFollower, zeros
 from mpcvit.dealer.script import Kind, Script, Step, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.dealing import endpoint as dealer_place
@@ -30,13 +31,13 @@ from tests.models import random_pixels, small_checkpoint, small_config, tiny
 from tests.tolerances import FXP18, FXP18_EXP, FXP26, assert_close
 from tests.unit.dealer.conftest import GOLDEN
 
-K = AttentionKind
+K = table
 FIRST_PARTY, DEALER = load_profile("semi2k"), load_profile("semi2k-dealer")
 
 
 def everything(config):
     """A layer of every attention kind and every MLP form."""
-    rows = tuple(list(K)[index % len(K)] for index in range(config.tokens))
+    rows = tuple(list(K.KINDS.values())[index % len(K.KINDS)] for index in range(config.tokens))
     forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(config.tokens))
     heads = (K.SCALING, rows, tuple(reversed(rows)))
     return Architecture(layers=(LayerArchitecture(heads=heads, mlp=forms),))
@@ -236,7 +237,7 @@ def test_a_layer_of_deit_small_asks_for_what_the_dealers_limits_were_chosen_by()
     model = ModelConfig(
         image_size=224, patch_size=16, classes=1000, depth=1, heads=6, width=384, mlp_ratio=4.0
     )
-    architecture = Architecture.uniform(AttentionKind.SOFTMAX, depth=1, heads=6)
+    architecture = Architecture.uniform(table.SOFTMAX, depth=1, heads=6)
     profile = load_profile("semi2k-dealer")
     card = ModelCard.of(random_checkpoint(model, architecture))
     script = rehearsal._rehearse(compile_network(card, profile, 1), profile)

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.secure.overflow import find_overflows
 from mpcvit.secure.spu.stages import cut, fit_fixed_point
 from tests.models import random_images, random_pixels, small_checkpoint, small_config
@@ -19,7 +20,7 @@ from tests.tolerances import F32, FXP18, assert_close
 PROFILE = load_profile("semi2k")
 
 
-def network(kind=AttentionKind.RELU_SOFTMAX, depth=1, **changes):
+def network(kind=table.RELU_SOFTMAX, depth=1, **changes):
     config = small_config(depth=depth, **changes)
     architecture = Architecture.uniform(kind, depth=depth, heads=3, mlp=MlpForm.LINEAR)
     return small_checkpoint(config, architecture)
@@ -37,7 +38,7 @@ def test_an_eps_below_the_resolution_is_raised_and_said():
 
 
 def test_an_eps_that_no_head_uses_is_left_alone():
-    checkpoint = network(AttentionKind.SCALING, attention_eps=1e-8)
+    checkpoint = network(table.SCALING, attention_eps=1e-8)
     config, notes = fit_fixed_point(checkpoint.model, checkpoint.architecture, PROFILE)
     assert config == checkpoint.model
     assert notes == ()

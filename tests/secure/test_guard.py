@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.kinds import table
 from mpcvit.lowering import Guard
 from mpcvit.lowering.lower import lower
 from mpcvit.lowering.plan import Trust
@@ -18,7 +19,7 @@ from tests.models import random_pixels, small_checkpoint, small_config
 
 def lowered_for(profile):
     config = small_config(depth=1)
-    architecture = Architecture.uniform(AttentionKind.RELU_SOFTMAX, depth=1, heads=3)
+    architecture = Architecture.uniform(table.RELU_SOFTMAX, depth=1, heads=3)
     checkpoint = small_checkpoint(config, architecture)
     images = list(random_pixels(config, 64) // 4 + 96)  # of little contrast, unlike what comes
     return lower(checkpoint, images, profile, error_budget=1.0)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import BlockForm, Pooling
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.latency import measure_lowered_latency
 from mpcvit.bench.lowered import ReferenceProgram, bench_lowering, lower_with_plan, plan_for
+from mpcvit.kinds import table
 from mpcvit.lowering.values import in_fixed_point
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.components import Component
@@ -20,7 +21,7 @@ from mpcvit.secure.spu.stages import cut_lowered
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP26, assert_close
 
-K = AttentionKind
+K = table
 
 
 def lowered(architecture, profile="semi2k", **changes):
@@ -111,7 +112,7 @@ def test_a_network_takes_after_an_example_of_its_kinds(relu_softmax):
     own = ReferenceProgram(architecture=program.architecture, plan=program.plan)
     softmax, scaling, both = (
         Architecture.uniform(kind, depth=program.model.depth, heads=program.model.heads)
-        for kind in (AttentionKind.SOFTMAX, AttentionKind.SCALING, AttentionKind.RELU_SOFTMAX)
+        for kind in (table.SOFTMAX, table.SCALING, table.RELU_SOFTMAX)
     )
     other = ReferenceProgram(architecture=softmax, plan=replace(program.plan, norm=None))
     assert plan_for(both, [other, own]) is own.plan
@@ -226,8 +227,10 @@ def test_softmax_needs_no_comparison():
 
 @pytest.mark.long
 def test_rows_of_every_kind_share_exchanges():
-    kinds = list(K)
-    rows = [tuple(kinds[(4 * head + token) % 11] for token in range(9)) for head in range(3)]
+    kinds = list(K.KINDS.values())
+    rows = [
+        tuple(kinds[(5 * head + token) % len(kinds)] for token in range(9)) for head in range(3)
+    ]
     mixed = LayerArchitecture(heads=tuple(rows), mlp=MlpForm.FUSED)
     program = lowered(Architecture(layers=(mixed,)), pooling=Pooling.MEAN)
     result, expected = run(program)

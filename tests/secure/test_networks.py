@@ -3,13 +3,14 @@
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import Activation, BlockForm, Pooling
 from mpcvit.classifier import Classifier
+from mpcvit.kinds import table
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, FXP18_EXP, assert_close
 
-K = AttentionKind
+K = table
 TOKENS = small_config().tokens
 
 
@@ -31,10 +32,10 @@ def one_layer(kind=K.SCALING, mlp=MlpForm.LINEAR):
 
 
 def tolerance_of(kind):
-    return FXP18_EXP if kind in (K.SOFTMAX, K.LINFORMER) else FXP18
+    return FXP18_EXP if "exponential" in kind.sites else FXP18
 
 
-@pytest.mark.parametrize("kind", K)
+@pytest.mark.parametrize("kind", K.KINDS.values(), ids=str)
 def test_every_kind(kind):
     check(one_layer(kind), tolerance_of(kind))
 
@@ -51,7 +52,7 @@ def test_every_activation(activation):
 
 
 def test_kinds_and_forms_mixed_over_heads_rows_and_tokens():
-    rows = tuple(list(K)[index % len(K)] for index in range(TOKENS))
+    rows = tuple(list(K.KINDS.values())[index % len(K.KINDS)] for index in range(TOKENS))
     forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(TOKENS))
     layer = LayerArchitecture(heads=(K.SCALING, rows, tuple(reversed(rows))), mlp=forms)
     check(Architecture(layers=(layer,)), FXP18_EXP)

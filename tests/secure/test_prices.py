@@ -2,11 +2,12 @@
 
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.cost.estimate import estimate
+from mpcvit.kinds import table
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.components import mlp
 from mpcvit.secure.probe import measure_function
@@ -14,7 +15,7 @@ from mpcvit.secure.run import run
 from mpcvit.secure.spu.compile import compile_network
 from tests.models import small_checkpoint, small_config
 
-K, F = AttentionKind, MlpForm
+K, F = table, MlpForm
 SEMI2K = load_profile("semi2k")
 CIFAR = ModelConfig(image_size=32, patch_size=4, classes=10, depth=1, heads=4, width=256)
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.protocols import Truncation
 from mpcvit.artifacts.record import Reveal
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.lowering.plan import Trust
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.probe import measure_function
@@ -21,7 +22,7 @@ from mpcvit.secure.spu.compile import compile_network
 from tests.models import random_pixels, small_checkpoint, small_config
 
 WIDE = replace(load_profile("semi2k"), ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL)
-ARCHITECTURE = Architecture.uniform(AttentionKind.RELU_SOFTMAX, depth=1, heads=3)
+ARCHITECTURE = Architecture.uniform(table.RELU_SOFTMAX, depth=1, heads=3)
 
 
 def choose(values, count, profile, **settings):

@@ -8,8 +8,9 @@ import pytest
 import spu
 from spu import libspu
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.profile import Limits, load_profile
+from mpcvit.kinds import table
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import terms_of
@@ -20,7 +21,7 @@ from mpcvit.secure.spu.shares import Sharing, pack, runtime_config, unpack
 from tests.models import random_images, small_checkpoint, small_config
 
 CONFIG = small_config(depth=1)
-ARCHITECTURE = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+ARCHITECTURE = Architecture.uniform(table.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
 SECRET, PUBLIC = libspu.Visibility.VIS_SECRET, libspu.Visibility.VIS_PUBLIC
 PROFILE = replace(load_profile("semi2k"), limits=Limits(silence_s=3.0))
 

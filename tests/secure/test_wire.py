@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from mpcvit import Classifier
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.record import Reveal
+from mpcvit.kinds import table
 from mpcvit.secure.parties.events import Journal
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.simulate import simulate
@@ -18,7 +19,7 @@ from tests.models import random_images, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close
 
 CONFIG = small_config(depth=1)
-ARCHITECTURE = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+ARCHITECTURE = Architecture.uniform(table.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
 BATCHES = 2
 # versions and profile, request, program; then one message of shares for each batch
 BEFORE_IMAGES = 3

@@ -3,13 +3,14 @@
 import jax
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
+from mpcvit.kinds import table
 from mpcvit.secure.spu.stages import shared_parameters
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.two_party.processes import children
 
 CONFIG = small_config()
-ARCHITECTURE = Architecture.uniform(AttentionKind.RELU, depth=2, heads=3, mlp=MlpForm.FUSED)
+ARCHITECTURE = Architecture.uniform(table.RELU, depth=2, heads=3, mlp=MlpForm.FUSED)
 
 
 def shared_count(checkpoint):

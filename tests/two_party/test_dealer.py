@@ -7,15 +7,16 @@ from dataclasses import replace
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.profile import Limits, NetworkLink, load_profile
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP18, assert_close
 from tests.two_party.processes import children
 
 CONFIG = small_config(depth=1)
-ARCHITECTURE = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+ARCHITECTURE = Architecture.uniform(table.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
 QUICK = replace(
     load_profile("semi2k-dealer-wan"),
     network=NetworkLink(round_trip_ms=10.0),

@@ -7,36 +7,17 @@ the model it is meant for, and printed as a layers-by-heads picture.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mpcvit.errors import UserError, nearest
+from mpcvit.kinds.table import KINDS, Kind
 from mpcvit.storage import read_json, write_text
 
 FORMAT = "mpcvit-architecture/1"
-
-
-class AttentionKind(str, Enum):
-    """How one head turns queries, keys and values into its output."""
-
-    SOFTMAX = "softmax"
-    LINFORMER = "linformer"
-    RELU = "relu"
-    RELU6 = "relu6"
-    SPARSEMAX = "sparsemax"
-    XNORM = "xnorm"
-    SQUARE = "square"
-    QUAD2 = "quad2"  # 2Quad, of MPCFormer
-    SCALING = "scaling"  # ScaleAttn
-    RELU_SOFTMAX = "relu_softmax"  # RSAttn
-    THE_X = "the_x"
-
-    @property
-    def symbol(self) -> str:
-        return _SYMBOLS[self]
 
 
 class MlpForm(str, Enum):
@@ -69,24 +50,14 @@ class MlpForm(str, Enum):
         return self in (MlpForm.LINEAR_RELU, MlpForm.FUSED_RELU)
 
 
-_SYMBOLS: dict[AttentionKind | MlpForm, str] = {
-    AttentionKind.SOFTMAX: "E",
-    AttentionKind.LINFORMER: "L",
-    AttentionKind.RELU: "P",
-    AttentionKind.RELU6: "6",
-    AttentionKind.SPARSEMAX: "M",
-    AttentionKind.XNORM: "X",
-    AttentionKind.SQUARE: "Q",
-    AttentionKind.QUAD2: "2",
-    AttentionKind.SCALING: "S",
-    AttentionKind.RELU_SOFTMAX: "R",
-    AttentionKind.THE_X: "T",
+_SYMBOLS = {
     MlpForm.ACTIVATED: "g",
     MlpForm.LINEAR: "l",
     MlpForm.LINEAR_RELU: "r",
     MlpForm.FUSED: "f",
     MlpForm.FUSED_RELU: "F",
 }
+_FORMS = {form.value: form for form in MlpForm}
 
 
 class Granularity(str, Enum):
@@ -105,10 +76,10 @@ class ActivationGranularity(str, Enum):
     TOKEN = "token"
 
 
-Rows = tuple[AttentionKind, ...]
-HeadChoice = AttentionKind | Rows
+Rows = tuple[Kind, ...]
+HeadChoice = Kind | Rows
 MlpChoice = MlpForm | tuple[MlpForm, ...]
-Symbolic = TypeVar("Symbolic", AttentionKind, MlpForm)
+Symbolic = TypeVar("Symbolic", Kind, MlpForm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +93,7 @@ class LayerArchitecture:
     mlp: MlpChoice = MlpForm.ACTIVATED
 
     @property
-    def kinds(self) -> frozenset[AttentionKind]:
+    def kinds(self) -> frozenset[Kind]:
         """Every attention kind that some row of this layer uses."""
         return frozenset(
             kind for head in self.heads for kind in (head if isinstance(head, tuple) else (head,))
@@ -144,12 +115,12 @@ class Architecture:
 
     @classmethod
     def uniform(
-        cls, kind: AttentionKind, *, depth: int, heads: int, mlp: MlpForm = MlpForm.ACTIVATED
+        cls, kind: Kind, *, depth: int, heads: int, mlp: MlpForm = MlpForm.ACTIVATED
     ) -> "Architecture":
         """The same kind for every head.
 
-        >>> Architecture.uniform(AttentionKind.SCALING, depth=1, heads=2).layers[0].heads
-        (<AttentionKind.SCALING: 'scaling'>, <AttentionKind.SCALING: 'scaling'>)
+        >>> Architecture.uniform(KINDS["scaling"], depth=1, heads=2).layers[0].heads
+        (Kind(scaling), Kind(scaling))
         """
         return cls(layers=(LayerArchitecture(heads=(kind,) * heads, mlp=mlp),) * depth)
 
@@ -175,11 +146,11 @@ class Architecture:
                         f"tokens, but the model has {tokens}"
                     )
 
-    def count(self, kind: AttentionKind) -> float:
+    def count(self, kind: Kind) -> float:
         """How many heads use a kind; a head mixed over rows counts in part.
 
-        >>> Architecture.uniform(AttentionKind.SCALING, depth=3, heads=2).count(
-        ...     AttentionKind.SCALING)
+        >>> scaling = KINDS["scaling"]
+        >>> Architecture.uniform(scaling, depth=3, heads=2).count(scaling)
         6.0
         """
         return sum(
@@ -191,13 +162,13 @@ class Architecture:
     def picture(self) -> str:
         """Draw layers as lines and heads as letters, with a legend.
 
-        >>> print(Architecture.uniform(AttentionKind.SCALING, depth=2, heads=3).picture())
+        >>> print(Architecture.uniform(KINDS["scaling"], depth=2, heads=3).picture())
         layer  heads  mlp
             0  S S S  g
             1  S S S  g
         S = scaling, g = activated
         """
-        used: Counter[AttentionKind | MlpForm] = Counter()
+        used: Counter[Kind | MlpForm] = Counter()
         lines = []
         width = max(2 * len(layer.heads) - 1 for layer in self.layers)
         for index, layer in enumerate(self.layers):
@@ -257,7 +228,7 @@ class Architecture:
             decoded.append(
                 LayerArchitecture(
                     heads=_decode_heads(layer["attention"], f"{where}.attention"),
-                    mlp=_decode_choice(MlpForm, layer["mlp"], f"{where}.mlp"),
+                    mlp=_decode_choice(_FORMS, layer["mlp"], f"{where}.mlp"),
                 )
             )
         return cls(layers=tuple(decoded))
@@ -271,13 +242,13 @@ class LayerMixture:
     the identity by beta.
     """
 
-    kept: AttentionKind
-    replacement: AttentionKind
+    kept: Kind
+    replacement: Kind
     granularity: Granularity
     activation: ActivationGranularity
 
     @property
-    def kinds(self) -> frozenset[AttentionKind]:
+    def kinds(self) -> frozenset[Kind]:
         return frozenset((self.kept, self.replacement))
 
     def alpha_shape(self, *, heads: int, tokens: int) -> tuple[int, int]:
@@ -309,11 +280,11 @@ class Mixture:
             raise UserError(f"the mixture has {len(self.layers)} layers, but the model has {depth}")
 
 
-def _legend_order(name: AttentionKind | MlpForm) -> tuple[bool, str]:
+def _legend_order(name: Kind | MlpForm) -> tuple[bool, str]:
     return isinstance(name, MlpForm), name.value
 
 
-def _cell(choice: HeadChoice | MlpChoice, used: Counter[AttentionKind | MlpForm]) -> str:
+def _cell(choice: HeadChoice | MlpChoice, used: Counter[Kind | MlpForm]) -> str:
     names = choice if isinstance(choice, tuple) else (choice,)
     used.update(names)
     distinct = dict.fromkeys(names)
@@ -341,15 +312,15 @@ def _decode_heads(value: Any, where: str) -> tuple[HeadChoice, ...]:
     if not isinstance(value, list) or not value:
         raise UserError(f"{where} must be a list with one entry per head")
     return tuple(
-        _decode_choice(AttentionKind, head, f"{where}[{index}]") for index, head in enumerate(value)
+        _decode_choice(KINDS, head, f"{where}[{index}]") for index, head in enumerate(value)
     )
 
 
 def _decode_choice(
-    names: type[Symbolic], value: Any, where: str
+    known: Mapping[str, Symbolic], value: Any, where: str
 ) -> Symbolic | tuple[Symbolic, ...]:
     if isinstance(value, str):
-        return _decode_name(names, value, where)
+        return _decode_name(known, value, where)
     if not isinstance(value, list) or not value or len(value) % 2:
         raise UserError(
             f"{where} must be a name, or a list of names each followed by its token count"
@@ -358,13 +329,11 @@ def _decode_choice(
     for name, run in zip(value[::2], value[1::2], strict=True):
         if not isinstance(run, int) or isinstance(run, bool) or run < 1:
             raise UserError(f"{where}: {run!r} is not a count of tokens")
-        decoded += [_decode_name(names, name, where)] * run
+        decoded += [_decode_name(known, name, where)] * run
     return tuple(decoded)
 
 
-def _decode_name(names: type[Symbolic], value: Any, where: str) -> Symbolic:
-    known: Iterable[Symbolic] = names
-    by_value = {name.value: name for name in known}
-    if not isinstance(value, str) or value not in by_value:
-        raise UserError(f"{where}: unknown {value!r}; {nearest(str(value), list(by_value))}")
-    return by_value[value]
+def _decode_name(known: Mapping[str, Symbolic], value: Any, where: str) -> Symbolic:
+    if not isinstance(value, str) or value not in known:
+        raise UserError(f"{where}: unknown {value!r}; {nearest(str(value), list(known))}")
+    return known[value]

@@ -1,12 +1,14 @@
 """Configuration: one frozen dataclass for each section of a TOML file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from mpcvit.artifacts.architecture import ActivationGranularity, AttentionKind, Granularity
+from mpcvit.artifacts.architecture import ActivationGranularity, Granularity
 from mpcvit.codec import decode, override, read_toml, require
+from mpcvit.errors import nearest
+from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, SOFTMAX, Kind, default_constants
 
 
 class DataSource(str, Enum):
@@ -149,15 +151,14 @@ class ModelConfig:
     qkv_bias: bool = False
     norm: NormForm = NormForm.LAYER
     norm_eps: float = 1e-5
-    attention: AttentionKind = (
-        AttentionKind.SOFTMAX
-    )  # of every head, where no architecture is given
+    attention: Kind = SOFTMAX  # of every head, where no architecture is given
     activation: Activation = Activation.GELU
     attention_eps: float = 1e-8  # in the denominators of relu_softmax and quad2
     quad2_offset: float = 1e-3  # the c of 2Quad
     xnorm_eps: float = 1e-12  # beside the squares that xnorm sums; keeps gradients finite
     linformer_ratio: float = 0.5
     the_x_hidden: int = 64
+    constants: Mapping[str, float] = field(default_factory=dict, hash=False)  # of kinds' rows
     dropout: float = 0.0
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
@@ -173,6 +174,9 @@ class ModelConfig:
         for name in ("attention_eps", "xnorm_eps"):
             require(getattr(self, name) >= 0, name, "must not be negative")
         require(0 < self.linformer_ratio <= 1, "linformer_ratio", "must lie in (0, 1]")
+        known = list(default_constants())
+        for name in self.constants:
+            require(name in known, "constants", f"has no {name!r}; {nearest(name, known)}")
         require(
             self.width % self.heads == 0,
             "width",
@@ -199,6 +203,10 @@ class ModelConfig:
     @property
     def hidden(self) -> int:
         return int(self.width * self.mlp_ratio)
+
+    def constant(self, name: str) -> float:
+        """Return a constant of an attention kind, as given or as the kind's row has it."""
+        return self.constants.get(name, default_constants()[name])
 
     @property
     def linformer_tokens(self) -> int:
@@ -245,8 +253,8 @@ class SearchConfig:
     """The search for an architecture: what may change, and the weight of latency."""
 
     epochs: int = 300
-    kept: AttentionKind = AttentionKind.RELU_SOFTMAX  # where alpha is 1
-    replacement: AttentionKind = AttentionKind.SCALING  # where alpha is 0
+    kept: Kind = RELU_SOFTMAX  # where alpha is 1
+    replacement: Kind = SCALING  # where alpha is 0
     granularity: Granularity = Granularity.HEAD
     activation: ActivationGranularity = ActivationGranularity.NONE
     cost: CostForm = CostForm.ADDITIVE

@@ -12,72 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.codec import load, register, save
 from mpcvit.errors import UserError
+from mpcvit.kinds.costs import ChoiceCost, Cost
+from mpcvit.kinds.table import Kind
 
 WAN = NetworkLink(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
 """The paper's, and the default of modelled seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Messages, their bytes, and local computing.
-
-    An exchange is one message each way at once; `sent_bytes` are one party's.
-    """
-
-    exchanges: float = 0.0
-    sent_bytes: float = 0.0
-    compute_s: float = 0.0
-
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(
-            exchanges=self.exchanges + other.exchanges,
-            sent_bytes=self.sent_bytes + other.sent_bytes,
-            compute_s=self.compute_s + other.compute_s,
-        )
-
-    def times(self, count: float) -> "Cost":
-        return Cost(
-            exchanges=count * self.exchanges,
-            sent_bytes=count * self.sent_bytes,
-            compute_s=count * self.compute_s,
-        )
-
-    def seconds(self, network: NetworkLink) -> float:
-        """Half a round trip per exchange, then the bytes, then the computing.
-
-        >>> Cost(exchanges=100, sent_bytes=44e6).seconds(WAN)
-        3.0
-        """
-        on_the_line = network.seconds(exchanges=self.exchanges, sent_bytes=self.sent_bytes)
-        return on_the_line + self.compute_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChoiceCost:
-    """A choice's cost: once for all who make it, and for each of them."""
-
-    shared: Cost = field(default_factory=Cost)
-    per_unit: Cost = field(default_factory=Cost)
-
-    def __add__(self, other: "ChoiceCost") -> "ChoiceCost":
-        return ChoiceCost(
-            shared=self.shared + other.shared, per_unit=self.per_unit + other.per_unit
-        )
-
-    def total(self, count: float) -> Cost:
-        return self.shared + self.per_unit.times(count) if count > 0 else Cost()
-
-
-@dataclass(frozen=True, kw_only=True)
 class LayerCosts:
     """Every choice of one layer: an attention kind per head, an MLP form per token."""
 
-    attention: Mapping[AttentionKind, ChoiceCost]
+    attention: Mapping[Kind, ChoiceCost]
     mlp: Mapping[MlpForm, ChoiceCost]
 
 
@@ -121,7 +72,7 @@ class LatencyTable:
                     "make one for this model"
                 )
 
-    def attention_cost(self, layer: int, kind: AttentionKind) -> ChoiceCost:
+    def attention_cost(self, layer: int, kind: Kind) -> ChoiceCost:
         return self._choice(self.layers[layer].attention, kind, f"layers[{layer}].attention")
 
     def mlp_cost(self, layer: int, form: MlpForm) -> ChoiceCost:
@@ -129,7 +80,7 @@ class LatencyTable:
 
     def price_layer(self, index: int, layer: LayerArchitecture) -> Cost:
         """Return the cost of one layer; a head mixed over rows counts in part."""
-        heads: Counter[AttentionKind] = Counter()
+        heads: Counter[Kind] = Counter()
         for choice in layer.heads:
             rows = choice if isinstance(choice, tuple) else (choice,) * self.tokens
             heads.update(rows)
@@ -148,7 +99,9 @@ class LatencyTable:
         return sum(layers, self.rest)
 
     def seconds(self, cost: Cost) -> float:
-        return cost.seconds(self.network)
+        """Return half a round trip per exchange, then the bytes, then the computing."""
+        link = self.network.seconds(exchanges=cost.exchanges, sent_bytes=cost.sent_bytes)
+        return link + cost.compute_s
 
     def save(self, path: Path) -> None:
         save(path, self)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import ChoiceCost, Cost, LatencyTable, LayerCosts
 from mpcvit.artifacts.profile import Profile
@@ -19,6 +19,7 @@ from mpcvit.bench.lowered import lower_with_plan
 from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.codec import encode
 from mpcvit.errors import UserError
+from mpcvit.kinds.table import SCALING, Kind
 from mpcvit.lowering.fold import lowered_form
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.secure.components import Component, attention_core, mlp
@@ -33,7 +34,7 @@ Progress = Callable[[str, int, int], None]
 def measure_latency(
     model: ModelConfig,
     profile: Profile,
-    kinds: tuple[AttentionKind, ...],
+    kinds: tuple[Kind, ...],
     progress: Progress = lambda what, done, total: None,
 ) -> LatencyTable:
     """Count and time every kind and form of a model's layers, and the network around them."""
@@ -51,7 +52,7 @@ def measure_latency(
         whole = Architecture.uniform(kind, depth=model.depth, heads=model.heads)
         fitted, _ = fit_fixed_point(model, whole, profile)
 
-        def core(heads: int, kind: AttentionKind = kind, own: ModelConfig = fitted) -> Component:
+        def core(heads: int, kind: Kind = kind, own: ModelConfig = fitted) -> Component:
             return attention_core(kind, own, heads)
 
         attention[kind] = _affine(core, model.heads, profile)
@@ -75,7 +76,7 @@ def measure_latency(
 def measure_lowered_latency(
     program: SecureProgram,
     profile: Profile,
-    kinds: tuple[AttentionKind, ...],
+    kinds: tuple[Kind, ...],
     progress: Progress = lambda what, done, total: None,
 ) -> LatencyTable:
     """Count and time every choice as networks with a program's approximations make it.
@@ -86,11 +87,11 @@ def measure_lowered_latency(
     """
     _require_rounds(profile)
     model = program.model
-    kinds = tuple(kind for kind in kinds if kind is not AttentionKind.SCALING)
+    kinds = tuple(kind for kind in kinds if kind is not SCALING)
     forms = tuple(form for form in MlpForm if lowered_form(form) is not MlpForm.FUSED)
     steps, done = 1 + 2 * (len(kinds) + len(forms)), 0
 
-    def layers_of(heads: tuple[AttentionKind, ...], mlp: tuple[MlpForm, ...]) -> dict[str, Cost]:
+    def layers_of(heads: tuple[Kind, ...], mlp: tuple[MlpForm, ...]) -> dict[str, Cost]:
         nonlocal done
         layer = LayerArchitecture(heads=heads, mlp=mlp)
         architecture = Architecture(layers=(layer,) * model.depth)
@@ -100,7 +101,7 @@ def measure_lowered_latency(
         progress("profiling", done, steps)
         return costs
 
-    linear, fused = (AttentionKind.SCALING,) * model.heads, (MlpForm.FUSED,) * model.tokens
+    linear, fused = (SCALING,) * model.heads, (MlpForm.FUSED,) * model.tokens
     base = layers_of(linear, fused)
 
     def added(one: dict[str, Cost], every: dict[str, Cost], most: int) -> list[ChoiceCost]:
@@ -134,7 +135,7 @@ def measure_lowered_latency(
     layers = tuple(
         LayerCosts(
             attention={
-                AttentionKind.SCALING: free,
+                SCALING: free,
                 **{kind: own[index] for kind, own in attention.items()},
             },
             mlp={form: mlps[form][index] if form in mlps else free for form in MlpForm},

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
@@ -21,6 +21,7 @@ from mpcvit.bench.networks import paper_networks, random_checkpoint, random_imag
 from mpcvit.bench.paper_tables import row_context
 from mpcvit.codec import encode
 from mpcvit.errors import UserError, nearest
+from mpcvit.kinds.table import Kind
 from mpcvit.lowering.engine import DESCRIPTION, EngineChoice, choose_engine
 from mpcvit.lowering.fold import fold
 from mpcvit.lowering.functions import exact_functions
@@ -143,13 +144,13 @@ def adapt_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Pl
 
 
 def plan_for(architecture: Architecture, examples: Sequence[ReferenceProgram]) -> Plan:
-    """Of the first example with all kinds of a network; scaling heads need nothing of their own."""
-    wanted = _kinds(architecture) - {AttentionKind.SCALING}
+    """Return the plan of the first example with all kinds of a network that need approximations."""
+    wanted = {kind for kind in _kinds(architecture) if kind.sites}
     fitting = (example for example in examples if wanted <= _kinds(example.architecture))
     return next(fitting, examples[0]).plan
 
 
-def _kinds(architecture: Architecture) -> frozenset[AttentionKind]:
+def _kinds(architecture: Architecture) -> frozenset[Kind]:
     return frozenset().union(*(layer.kinds for layer in architecture.layers))
 
 

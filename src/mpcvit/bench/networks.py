@@ -8,13 +8,13 @@ import numpy as np
 
 from mpcvit.artifacts.architecture import (
     Architecture,
-    AttentionKind,
     LayerArchitecture,
     MlpChoice,
     MlpForm,
 )
 from mpcvit.artifacts.config import Activation, DataConfig, ModelConfig
 from mpcvit.artifacts.provenance import Environment, Provenance
+from mpcvit.kinds.table import LINFORMER, QUAD2, RELU_SOFTMAX, SCALING, SOFTMAX, THE_X, Kind
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import init_parameters
 
@@ -46,18 +46,18 @@ def paper_networks(model: ModelConfig) -> dict[str, Architecture]:
     each layer's tokens, or in half of the layers.
     """
 
-    def uniform(kind: AttentionKind) -> Architecture:
+    def uniform(kind: Kind) -> Architecture:
         return Architecture.uniform(kind, depth=model.depth, heads=model.heads)
 
     kinds = {
-        "softmax": AttentionKind.SOFTMAX,
-        "relu_softmax": AttentionKind.RELU_SOFTMAX,
-        "scaling": AttentionKind.SCALING,
-        "linformer": AttentionKind.LINFORMER,
-        "mpcformer": AttentionKind.QUAD2,
-        "the_x": AttentionKind.THE_X,
+        "softmax": SOFTMAX,
+        "relu_softmax": RELU_SOFTMAX,
+        "scaling": SCALING,
+        "linformer": LINFORMER,
+        "mpcformer": QUAD2,
+        "the_x": THE_X,
     }
-    softmax: dict[str, Any] = {"kept": AttentionKind.SOFTMAX}
+    softmax: dict[str, Any] = {"kept": SOFTMAX}
     tokens: dict[str, Any] = {"without_gelu": 0.5}
     layers: dict[str, Any] = {"without_gelu": 0.5, "by_layer": True}
     return {
@@ -83,7 +83,7 @@ def mixed(
     model: ModelConfig,
     ratio: float,
     *,
-    kept: AttentionKind = AttentionKind.RELU_SOFTMAX,
+    kept: Kind = RELU_SOFTMAX,
     without_gelu: float = 0.0,
     by_layer: bool = False,
 ) -> Architecture:
@@ -104,7 +104,7 @@ def mixed(
             mlp = MlpForm.FUSED_RELU if index in bare else MlpForm.ACTIVATED
         else:
             mlp = _drop_tokens(rng, model.tokens, without_gelu)
-        heads = tuple(kept if keeps_it else AttentionKind.SCALING for keeps_it in own)
+        heads = tuple(kept if keeps_it else SCALING for keeps_it in own)
         layers.append(LayerArchitecture(heads=heads, mlp=mlp))
     return Architecture(layers=tuple(layers))
 

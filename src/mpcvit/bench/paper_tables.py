@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import WAN
 from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
+from mpcvit.attention.relu_softmax import relu_softmax_weights
 from mpcvit.bench.networks import (
     mixed,
     networks_as_written,
@@ -27,8 +28,8 @@ from mpcvit.bench.networks import (
 )
 from mpcvit.classifier import Classifier
 from mpcvit.data import Split
+from mpcvit.kinds.table import KINDS, RELU_SOFTMAX, SOFTMAX
 from mpcvit.lowering.program import Model, SecureProgram
-from mpcvit.model.attention import relu_softmax_weights
 from mpcvit.secure.components import block_parts, find_component, softmax_parts
 from mpcvit.secure.probe import measure_function, measure_in_processes
 from mpcvit.secure.run import run, with_engine_of
@@ -37,20 +38,18 @@ from mpcvit.secure.spu.stages import fit_fixed_point
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
 
-TEN_KINDS = tuple(kind for kind in AttentionKind if kind is not AttentionKind.THE_X)
-
 
 def bench_attention(
     model: ModelConfig, profile: Profile, *, measure: bool, progress: Progress
 ) -> list[Row]:
     """One attention layer of each kind."""
     rows = []
-    for index, kind in enumerate(TEN_KINDS):
+    for index, kind in enumerate(KINDS.values()):
         architecture = Architecture.uniform(kind, depth=model.depth, heads=model.heads)
         fitted, _ = fit_fixed_point(model, architecture, profile)
         costs = _component(f"attention/{kind.value}", fitted, profile, measure=measure)
         rows.append({"attention": kind.value, **costs})
-        progress("attention kinds", index + 1, len(TEN_KINDS))
+        progress("attention kinds", index + 1, len(KINDS))
     return [{**row, **row_context(model, profile)} for row in rows]
 
 
@@ -114,12 +113,8 @@ def _ingredients(layer: LayerArchitecture) -> Hashable:
 def bench_layers(model: ModelConfig, profile: Profile, *, progress: Progress) -> list[Row]:
     """Seconds and bytes of every stage: softmax, ReLU softmax, and half of the heads mixed."""
     networks = {
-        "softmax": Architecture.uniform(
-            AttentionKind.SOFTMAX, depth=model.depth, heads=model.heads
-        ),
-        "relu_softmax": Architecture.uniform(
-            AttentionKind.RELU_SOFTMAX, depth=model.depth, heads=model.heads
-        ),
+        "softmax": Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads),
+        "relu_softmax": Architecture.uniform(RELU_SOFTMAX, depth=model.depth, heads=model.heads),
         "mpcvit-0.5": mixed(model, 0.5),
     }
     rows = []

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
-from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.architecture import Architecture, MlpForm
+from mpcvit.artifacts.config import ModelConfig, SearchConfig, load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE
 from mpcvit.cli import app
@@ -16,10 +16,10 @@ from mpcvit.cli.run import ProfileName
 from mpcvit.cli.running import Fresh, Out, Resume, check_run_folder, run_training
 from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.cores import split_cpu
-from mpcvit.errors import UserError, nearest
+from mpcvit.errors import UserError
+from mpcvit.kinds.table import KINDS, Kind, parse_kinds
 
 if TYPE_CHECKING:
-    from mpcvit.artifacts.config import ModelConfig
     from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.search.derive import Derived
 
@@ -28,7 +28,7 @@ LatencyFile = Annotated[
     typer.Option("--latency", help="Latency file; modelled for this model unless given."),
 ]
 
-_USUAL_KINDS = (AttentionKind.RELU_SOFTMAX, AttentionKind.SCALING, AttentionKind.SOFTMAX)
+_USUAL_KINDS = (SearchConfig.kept, SearchConfig.replacement, ModelConfig.attention)
 
 
 @app.command()
@@ -61,7 +61,7 @@ def estimate(
     table = stage(model, network)
     table.save(out)
     rows = []
-    for kind in AttentionKind:
+    for kind in KINDS.values():
         cost = table.price(Architecture.uniform(kind, depth=model.depth, heads=model.heads))
         rows.append(
             {
@@ -273,8 +273,8 @@ def profile_latency(
     kinds: Annotated[
         str | None,
         typer.Option(
-            help="Attention kinds to price, between commas; relu_softmax, scaling and softmax, "
-            "or those of a program, unless given."
+            help=f"Attention kinds to price, between commas, of {', '.join(KINDS)}. "
+            f"Default: {', '.join(map(str, _USUAL_KINDS))}, or those of a program."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -288,7 +288,7 @@ def profile_latency(
 
     Example: mpcvit profile configs/digits.toml --out latency.json
     """
-    wanted = None if kinds is None else _parse_kinds(kinds)
+    wanted = None if kinds is None else parse_kinds(kinds)
     settings = load_profile(profile)
     if not settings.network.is_emulated:
         raise UserError(f"profile {profile!r} names no network to price; take one, as semi2k-wan")
@@ -337,7 +337,7 @@ def profile_latency(
     print(f"written to {out}")
 
 
-def _model_of(source: Path) -> "ModelConfig":
+def _model_of(source: Path) -> ModelConfig:
     if source.suffix == ".toml":
         return load_config(source).model
     from mpcvit.model.checkpoint import Checkpoint
@@ -345,16 +345,7 @@ def _model_of(source: Path) -> "ModelConfig":
     return Checkpoint.load(source).model
 
 
-def _kinds_of(architecture: Architecture) -> tuple[AttentionKind, ...]:
-    """Return the kinds that a program has approximations for, and scaling, which needs none."""
-    used = frozenset((AttentionKind.SCALING,)).union(*(own.kinds for own in architecture.layers))
-    return tuple(sorted(used))
-
-
-def _parse_kinds(text: str) -> tuple[AttentionKind, ...]:
-    known = {kind.value: kind for kind in AttentionKind}
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise UserError(f"there is no attention kind {name!r}; {nearest(name, list(known))}")
-    return tuple(known[name] for name in names)
+def _kinds_of(architecture: Architecture) -> tuple[Kind, ...]:
+    """Return the kinds that a program has, and the one that a search takes in their place."""
+    used = frozenset((SearchConfig.replacement,)).union(*(own.kinds for own in architecture.layers))
+    return tuple(sorted(used, key=str))

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from mpcvit.artifacts.architecture import AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import MlpForm
+from mpcvit.kinds.table import Kind
 from mpcvit.search.derive import DEFAULT_GELU_THRESHOLD
 
 
@@ -46,9 +47,9 @@ SOFTMAX = Recipe(name="softmax", settings=("model.attention=softmax",))
 HEAD_SEARCH = SearchRecipe(name="search")
 
 
-def plain(kind: AttentionKind, *, distilled: bool = False) -> Recipe:
+def plain(kind: Kind, *, distilled: bool = False) -> Recipe:
     """Return the network with the same attention kind in every head."""
-    if kind is AttentionKind.SOFTMAX and not distilled:
+    if kind.name == SOFTMAX.name and not distilled:
         return SOFTMAX
     return Recipe(
         name=kind.value + "-distilled" * distilled,

@@ -14,7 +14,6 @@ import numpy as np
 
 from mpcvit.artifacts.architecture import (
     Architecture,
-    AttentionKind,
     HeadChoice,
     LayerArchitecture,
     MlpChoice,
@@ -33,6 +32,7 @@ from mpcvit.foreign.model import (
     read_fraction,
     read_normalisation,
 )
+from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, SOFTMAX
 
 _BLOCK = "classifier.blocks.{n}"
 _LAYOUT = Layout(
@@ -109,7 +109,7 @@ def convert(source: Source, options: Options) -> ForeignModel:
         LayerArchitecture(
             heads=_decide_heads(alphas[index], model, index, source.origin)
             if alphas
-            else (AttentionKind.SOFTMAX,) * heads,
+            else (SOFTMAX,) * heads,
             mlp=_decide_mlp(betas[index], options.relu_after, index, source.origin)
             if betas
             else MlpForm.ACTIVATED,
@@ -160,9 +160,7 @@ def _decide_heads(
     """One alpha for a layer, one per head, or one per query row for all heads alike."""
     where = f"{origin}: alpha of layer {layer}"
     _require_binary(alpha, where)
-    kinds = tuple(
-        AttentionKind.RELU_SOFTMAX if value else AttentionKind.SCALING for value in alpha.ravel()
-    )
+    kinds = tuple(RELU_SOFTMAX if value else SCALING for value in alpha.ravel())
     if alpha.size == 1:
         return kinds * model.heads
     if alpha.shape == (1, model.heads, 1, 1):

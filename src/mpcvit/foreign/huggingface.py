@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Activation, BlockForm
 from mpcvit.errors import UserError
 from mpcvit.foreign.mapping import Layout, embedding, linear, match, nest, norm
@@ -22,6 +22,7 @@ from mpcvit.foreign.model import (
     read_fraction,
     read_normalisation,
 )
+from mpcvit.kinds.table import SOFTMAX
 
 
 def _layout(block: str, qkv: tuple[str, str, str], proj: str, up: str, down: str) -> Layout:
@@ -101,9 +102,7 @@ def convert(source: Source, options: Options) -> ForeignModel:
     mean, std = _find_normalisation(source.preprocessing, model.channels)
     return ForeignModel(
         model=model,
-        architecture=Architecture.uniform(
-            AttentionKind.SOFTMAX, depth=model.depth, heads=model.heads
-        ),
+        architecture=Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads),
         parameters=nest(matched.parameters),
         classes=name_classes(
             _list_names(config.get("id2label")), model.classes, options=options, origin=origin

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Activation, BlockForm
 from mpcvit.errors import UserError
 from mpcvit.foreign.mapping import Layout, Matched, embedding, linear, match, nest, norm
@@ -23,6 +23,7 @@ from mpcvit.foreign.model import (
     read_fraction,
     read_normalisation,
 )
+from mpcvit.kinds.table import SOFTMAX
 
 _LAYOUT = Layout(
     project="a timm ViT",
@@ -102,9 +103,7 @@ def convert(source: Source, options: Options) -> ForeignModel:
     names = _list_names(source.config.get("label_names", pretrained.get("label_names")))
     return ForeignModel(
         model=model,
-        architecture=Architecture.uniform(
-            AttentionKind.SOFTMAX, depth=model.depth, heads=model.heads
-        ),
+        architecture=Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads),
         parameters=nest(matched.parameters),
         classes=name_classes(names, model.classes, options=options, origin=source.origin),
         mean=mean,

@@ -12,14 +12,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import BlockForm, ModelConfig, NormForm, Pooling
+from mpcvit.attention.kind_math import math_of
 from mpcvit.lowering.heads import folded_scale, kinds_of
 from mpcvit.model.checkpoint import Parameters
 from mpcvit.model.vit import init_parameters
 
 Weights = dict[str, Any]
-_LEAST_GAIN = 1e-4  # of XNorm, in a head that has rows of other kinds too
+_LEAST_GAIN = 1e-4  # of a kind, in a head that has rows of other kinds too
 
 
 def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters) -> Weights:
@@ -95,17 +96,19 @@ def _after_norm(norm: Any, kernel: np.ndarray, bias: np.ndarray | float) -> Weig
 def _attention(
     config: ModelConfig, layer: LayerArchitecture, own: Any, centring: np.ndarray
 ) -> dict[str, Weights]:
-    """Gamma of XNorm and every constant factor of scores move into the weights around.
+    """Move gains of kinds, and every constant factor of scores, into the weights around.
 
-    XNorm does not see the scale of v, so where a head has rows of other kinds too,
-    its values are divided by what its outputs are multiplied by.
+    A kind with a gain does not see the scale of v. So if a head has rows of other
+    kinds too, its values are divided by what its outputs are multiplied by.
     """
     head_dim, attention = config.head_dim, own["attention"]
     scale = np.array([folded_scale(config, choice) for choice in layer.heads])
     gain, share = np.ones(config.heads), np.ones(config.heads)
     for head, kinds in enumerate(map(kinds_of, layer.heads)):
-        if AttentionKind.XNORM in kinds:
-            gain[head] = attention["gamma"][head] ** 2
+        gains = [gain_of for kind in kinds if (gain_of := math_of(kind).gain) is not None]
+        assert len(gains) <= 1, "two kinds of a head want to scale its values"
+        if gains:
+            gain[head] = gains[0](attention, head)
             if len(kinds) > 1:
                 gain[head] = max(gain[head], _LEAST_GAIN)
                 share[head] = 1 / gain[head]
@@ -125,19 +128,11 @@ def _attention(
 
 
 def _learned(config: ModelConfig, layer: LayerArchitecture, attention: Any) -> Weights:
-    """Parameters of Linformer, both in one array, and of THE-X's network, with its 1 / n."""
+    """Return the parameters that kinds learn, as their lowered forms read them."""
     learned: Weights = {}
-    if AttentionKind.LINFORMER in layer.kinds:
-        both = [attention["key_projection"], attention["value_projection"]]
-        learned["projection"] = np.concatenate(both)
-    if AttentionKind.THE_X in layer.kinds:
-        inverse = attention["inverse"]
-        first, output = inverse["hidden_0"], inverse["output"]
-        learned["inverse"] = {
-            "hidden_0": {"kernel": first["kernel"] / config.tokens, "bias": first["bias"]},
-            "hidden_1": inverse["hidden_1"],
-            "output": {name: value / config.tokens for name, value in output.items()},
-        }
+    for kind in sorted(layer.kinds, key=str):
+        if (own := math_of(kind).fold) is not None:
+            learned |= own(config, attention)
     return learned
 
 

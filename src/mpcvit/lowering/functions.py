@@ -6,11 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig, NormForm
 from mpcvit.lowering.even_chain import EVEN_ACTIVATIONS
 from mpcvit.lowering.fold import mlp_forms
-from mpcvit.lowering.heads import EXPONENTIAL, NORMALISED, queries_of
+from mpcvit.lowering.heads import queries_of
 from mpcvit.lowering.plan import HEAD_NORM, Function, LayerFunctions, Plan, place_of
 from mpcvit.lowering.steep_chain import rectified_cube
 from mpcvit.model.layers import activate
@@ -67,21 +67,23 @@ def _exact_norm(config: ModelConfig) -> Function | None:
 
 
 def _exact_layer(config: ModelConfig, layer: LayerArchitecture) -> Named:
-    def of_kinds(kinds: tuple[AttentionKind, ...], function: Function) -> Function | None:
-        return function if layer.kinds & set(kinds) else None
+    wanted = {site for kind in layer.kinds for site in kind.sites}
 
     def length(x: Array) -> Array:
         return lax.rsqrt(x + config.xnorm_eps)
 
+    of_kinds: Named = {
+        "exponential": jnp.exp,
+        "temper": lambda x: 1 / x,
+        "cube": rectified_cube,
+        "query_length": length,
+        "product_length": length,
+        "denominator": lambda x: 1 / (x + config.attention_eps),
+    }
     bends = config.activation in EVEN_ACTIVATIONS and MlpForm.ACTIVATED in mlp_forms(layer)
     return {
         "norm1": _exact_norm(config),
-        "exponential": of_kinds(EXPONENTIAL, jnp.exp),
-        "temper": of_kinds(EXPONENTIAL, lambda x: 1 / x),
-        "cube": of_kinds((AttentionKind.THE_X,), rectified_cube),
-        "query_length": of_kinds((AttentionKind.XNORM,), length),
-        "product_length": of_kinds((AttentionKind.XNORM,), length),
-        "denominator": of_kinds(NORMALISED, lambda x: 1 / (x + config.attention_eps)),
+        **{site: own if site in wanted else None for site, own in of_kinds.items()},
         "norm2": _exact_norm(config),
         "activation": (lambda x: activate(config.activation, x)) if bends else None,
     }

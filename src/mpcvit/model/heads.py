@@ -2,14 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 from jaxtyping import Array, Float
 
-from mpcvit.artifacts.architecture import AttentionKind, HeadChoice, LayerMixture
-from mpcvit.artifacts.config import ModelConfig
-from mpcvit.model.attention import Drop, KindParameters, attend
+from mpcvit.artifacts.architecture import HeadChoice, LayerMixture
+from mpcvit.attention.kind_math import Context, Drop, attend
+from mpcvit.kinds.table import Kind
 from mpcvit.model.gather import gather, merge
 
 HeadArray = Float[Array, "batch head token head_dim"]
@@ -24,24 +23,24 @@ class HeadGroup:
     """
 
     heads: tuple[int, ...]
-    parts: tuple[tuple[AttentionKind, tuple[int, ...]], ...]
+    parts: tuple[tuple[Kind, tuple[int, ...]], ...]
 
 
 def group_heads(choices: Sequence[HeadChoice], tokens: int) -> tuple[HeadGroup, ...]:
     """Collect heads by choice, and each choice's rows by kind.
 
-    >>> s, r = AttentionKind.SCALING, AttentionKind.RELU_SOFTMAX
+    >>> from mpcvit.kinds.table import RELU_SOFTMAX as r, SCALING as s
     >>> [group.heads for group in group_heads([s, r, s], tokens=2)]
     [(0, 2), (1,)]
     >>> [rows for _, rows in group_heads([(r, s, r)], tokens=3)[0].parts]
     [(0, 2), (1,)]
     """
-    heads_of: dict[tuple[AttentionKind, ...], list[int]] = defaultdict(list)
+    heads_of: dict[tuple[Kind, ...], list[int]] = defaultdict(list)
     for head, choice in enumerate(choices):
         heads_of[choice if isinstance(choice, tuple) else (choice,) * tokens].append(head)
     groups = []
     for rows, heads in heads_of.items():
-        rows_of: dict[AttentionKind, list[int]] = defaultdict(list)
+        rows_of: dict[Kind, list[int]] = defaultdict(list)
         for row, kind in enumerate(rows):
             rows_of[kind].append(row)
         parts = tuple((kind, tuple(indices)) for kind, indices in rows_of.items())
@@ -54,9 +53,7 @@ def route(
     q: HeadArray,
     k: HeadArray,
     v: HeadArray,
-    *,
-    config: ModelConfig,
-    learned: KindParameters,
+    context: Context,
     drop: Drop | None,
 ) -> tuple[HeadArray, dict[str, Array]]:
     """Compute every head by its own kind, and nothing that no head uses.
@@ -67,19 +64,12 @@ def route(
     scores: dict[str, Array] = {}
     outputs = []
     for group in groups:
-        own = _of_heads(learned, group.heads)
+        own = replace(context, heads=group.heads)
         q_group, k_group, v_group = (gather(x, group.heads, axis=1) for x in (q, k, v))
         parts = []
         for kind, rows in group.parts:
-            output, formed = attend(
-                kind,
-                gather(q_group, rows, axis=2),
-                k_group,
-                v_group,
-                config=config,
-                learned=own,
-                drop=drop,
-            )
+            queries = gather(q_group, rows, axis=2)
+            output, formed = attend(kind, queries, k_group, v_group, own, drop)
             parts.append(output)
             if formed is not None:
                 scores[_label(kind, group, rows)] = formed
@@ -93,9 +83,7 @@ def mix(
     q: HeadArray,
     k: HeadArray,
     v: HeadArray,
-    *,
-    config: ModelConfig,
-    learned: KindParameters,
+    context: Context,
     drop: Drop | None,
 ) -> tuple[HeadArray, dict[str, Array]]:
     """Compute every head by both kinds of a search.
@@ -106,7 +94,7 @@ def mix(
     """
     outputs, scores = [], {}
     for kind in (layer.kept, layer.replacement):
-        output, formed = attend(kind, q, k, v, config=config, learned=learned, drop=drop)
+        output, formed = attend(kind, q, k, v, context, drop)
         outputs.append(output)
         if formed is not None:
             scores[kind.value] = formed
@@ -114,15 +102,6 @@ def mix(
     return weight * outputs[0] + (1 - weight) * outputs[1], scores
 
 
-def _of_heads(learned: KindParameters, heads: tuple[int, ...]) -> KindParameters:
-    return KindParameters(
-        key_projection=learned.key_projection,
-        value_projection=learned.value_projection,
-        gamma=None if learned.gamma is None else learned.gamma[np.array(heads)],
-        inverse=learned.inverse,
-    )
-
-
-def _label(kind: AttentionKind, group: HeadGroup, rows: tuple[int, ...]) -> str:
+def _label(kind: Kind, group: HeadGroup, rows: tuple[int, ...]) -> str:
     label = f"{kind.value}/heads={','.join(map(str, group.heads))}"
     return label if len(group.parts) == 1 else f"{label}/rows={','.join(map(str, rows))}"

@@ -9,14 +9,13 @@ from jaxtyping import Array, Float
 
 from mpcvit.artifacts.architecture import (
     Architecture,
-    AttentionKind,
     LayerArchitecture,
     LayerMixture,
     Mixture,
     MlpForm,
 )
 from mpcvit.artifacts.config import BlockForm, ModelConfig, NormForm, Pooling
-from mpcvit.model.attention import KindParameters
+from mpcvit.attention.kind_math import Context, math_of
 from mpcvit.model.gather import gather, merge
 from mpcvit.model.heads import mix, route
 from mpcvit.model.layers import LayerNorm, Linear, LinearNorm, activate, drop_path, dropout
@@ -71,11 +70,11 @@ class Attention(nn.Module):
         qkv = qkv.reshape(batch, tokens, 3, config.heads, config.head_dim)
         q, k, v = (qkv[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
         drop = self._drop if train and config.attention_dropout > 0 else None
-        options: Any = {"config": config, "learned": self._learned(), "drop": drop}
+        context = Context(config=config, learned=self._learned())
         if isinstance(self.layer, LayerMixture):
-            y, scores = mix(self.layer, self._alpha(self.layer), q, k, v, **options)
+            y, scores = mix(self.layer, self._alpha(self.layer), q, k, v, context, drop)
         else:
-            y, scores = route(self.layer.heads, q, k, v, **options)
+            y, scores = route(self.layer.heads, q, k, v, context, drop)
         y = y.transpose(0, 2, 1, 3).reshape(batch, tokens, width)
         return Linear(width, width, dtype=self.dtype, name="proj")(y), scores
 
@@ -86,48 +85,13 @@ class Attention(nn.Module):
     def _drop(self, weights: Array) -> Array:
         return dropout(self.make_rng("dropout"), weights, self.config.attention_dropout)
 
-    def _learned(self) -> KindParameters:
-        """Parameters of the kinds that this layer uses, and of no others."""
-        config, kinds, learned = self.config, self.layer.kinds, {}
-        if AttentionKind.LINFORMER in kinds:
-            shape = (config.linformer_tokens, config.tokens)
-            init = nn.initializers.xavier_uniform()
-            for name in ("key_projection", "value_projection"):
-                learned[name] = self.param(name, init, shape).astype(self.dtype)
-        if AttentionKind.XNORM in kinds:
-            gamma = self.param("gamma", nn.initializers.ones, (config.heads,))
-            learned["gamma"] = gamma.astype(self.dtype)
-        if AttentionKind.THE_X in kinds:
-            learned["inverse"] = Inverse(config, dtype=self.dtype, name="inverse")
-        return KindParameters(**learned)
-
-
-class Inverse(nn.Module):
-    """THE-X's T: a small network that learns to invert a row's sum.
-
-        T(r) = mlp(r / n) / n,  two hidden layers with ReLU
-
-    The sum r is about n for small scores and its inverse about 1/n, so both
-    ends are scaled by the number of keys n to keep the network near one.
-    """
-
-    config: ModelConfig
-    dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, sums: Float[Array, "*lead query 1"]) -> Float[Array, "*lead query 1"]:
-        hidden, init = self.config.the_x_hidden, nn.initializers.he_normal()
-        x = sums / self.config.tokens
-        for index, (inputs, outputs) in enumerate(((1, hidden), (hidden, hidden))):
-            x = jax.nn.relu(
-                Linear(inputs, outputs, dtype=self.dtype, kernel_init=init, name=f"hidden_{index}")(
-                    x
-                )
-            )
-        return (
-            Linear(hidden, 1, dtype=self.dtype, kernel_init=init, name="output")(x)
-            / self.config.tokens
-        )
+    def _learned(self) -> dict[str, Any]:
+        """Return parameters of the kinds that this layer uses, and of no others."""
+        learned: dict[str, Any] = {}
+        for kind in sorted(self.layer.kinds, key=str):
+            if (learn := math_of(kind).learn) is not None:
+                learned |= learn(self, self.config, self.dtype)
+        return learned
 
 
 class Mlp(nn.Module):

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from mpcvit.artifacts.architecture import ActivationGranularity, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import ActivationGranularity, MlpForm
 from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.profile import Profile
 from mpcvit.errors import UserError, nearest
 from mpcvit.experiments.catalogue import RATIOS, find_experiment
 from mpcvit.experiments.recipes import SOFTMAX, Recipe, mpcvit, within
+from mpcvit.kinds.table import Kind, find_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +57,11 @@ class Plan:
         )
 
     @property
-    def kinds(self) -> tuple[AttentionKind, ...]:
+    def kinds(self) -> tuple[Kind, ...]:
         """Every attention kind that must be priced."""
         search = self.config.search
         named = [
-            AttentionKind(setting.partition("=")[2])
+            find_kind(setting.partition("=")[2])
             for recipe in self.networks
             for setting in recipe.settings
             if setting.startswith("model.attention=")

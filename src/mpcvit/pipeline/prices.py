@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpcvit import __version__
-from mpcvit.artifacts.architecture import AttentionKind
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.profile import Profile
@@ -14,6 +13,7 @@ from mpcvit.bench.latency import Progress, measure_latency
 from mpcvit.codec import encode
 from mpcvit.cost.estimate import estimate
 from mpcvit.experiments.store import Outcome, Price, reuse_or_make
+from mpcvit.kinds.table import KINDS, Kind
 
 # Raised when a choice is computed otherwise. 2: owners multiply fused linears themselves.
 _COUNTING = 2
@@ -23,7 +23,7 @@ def price_once(
     path: Path,
     model: ModelConfig,
     profile: Profile,
-    kinds: Sequence[AttentionKind],
+    kinds: Sequence[Kind],
     progress: Progress,
 ) -> Outcome[LatencyTable]:
     """Return the prices of a model, and write its latency file unless it is there.
@@ -51,10 +51,11 @@ def measured_prices(folder: Path, profile: Profile, progress: Progress) -> Price
     """Return prices that are measured when a model is first seen, all attention kinds at once."""
 
     def price(model: ModelConfig) -> LatencyTable:
-        model = replace(model, attention=AttentionKind.SOFTMAX)  # changes no price
+        kinds = tuple(KINDS.values())
+        model = replace(model, attention=kinds[0])  # changes no price
         name = content_digest({"model": encode(model), "counting": _COUNTING})
         path = folder / f"{name}.json"
-        table = price_once(path, model, profile, tuple(AttentionKind), progress).value
+        table = price_once(path, model, profile, kinds, progress).value
         assert table is not None
         return table
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import MODEL_FILE
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
+from mpcvit.kinds.table import KINDS
 from mpcvit.model.checkpoint import Checkpoint
 
 
@@ -91,10 +92,10 @@ def best_trade_offs(rows: Sequence[NetworkRow]) -> set[str]:
 def describe_heads(architecture: Architecture) -> str:
     """Say how many heads are of which kind.
 
-    >>> describe_heads(Architecture.uniform(AttentionKind.SCALING, depth=3, heads=2))
+    >>> describe_heads(Architecture.uniform(KINDS["scaling"], depth=3, heads=2))
     '6 scaling'
     """
-    counts = {kind: architecture.count(kind) for kind in AttentionKind}
+    counts = {kind: architecture.count(kind) for kind in KINDS.values()}
     return " + ".join(f"{count:g} {kind.value}" for kind, count in counts.items() if count > 0)
 
 

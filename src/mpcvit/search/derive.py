@@ -11,7 +11,6 @@ from itertools import accumulate
 
 from mpcvit.artifacts.architecture import (
     Architecture,
-    AttentionKind,
     LayerArchitecture,
     MlpChoice,
     MlpForm,
@@ -19,6 +18,7 @@ from mpcvit.artifacts.architecture import (
 from mpcvit.artifacts.latency import Cost, LatencyTable
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
+from mpcvit.kinds.table import Kind
 
 # As in the paper's evaluation of MPCViT+.
 DEFAULT_GELU_THRESHOLD = 0.75
@@ -201,8 +201,8 @@ def _finish(
 
 def _heads(
     result: SearchResult, layer: int, kept: frozenset[Unit]
-) -> tuple[AttentionKind | tuple[AttentionKind, ...], ...]:
-    def kind(head: int, row: int) -> AttentionKind:
+) -> tuple[Kind | tuple[Kind, ...], ...]:
+    def kind(head: int, row: int) -> Kind:
         unit = Unit(layer=layer, head=head, row=row)
         return result.search.kept if unit in kept else result.search.replacement
 

@@ -7,16 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpChoice
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpChoice
 from mpcvit.artifacts.config import ModelConfig
-from mpcvit.model.attention import KindParameters, attend, attention_scores
+from mpcvit.attention.kind_math import Context, attend, attention_scores, math_of
+from mpcvit.kinds.table import Kind, find_kind
 from mpcvit.model.fuse import fuse_linears
 from mpcvit.model.layers import activate
-from mpcvit.model.vit import Attention, Inverse, Mlp
+from mpcvit.model.vit import Attention, Mlp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ def find_component(name: str, config: ModelConfig) -> Component:
     group, _, member = name.partition("/")
     match group:
         case "attention":
-            return attention_layer(AttentionKind(member), config)
+            return attention_layer(find_kind(member), config)
         case "block":
             return block_parts(config)[member]
         case "softmax":
@@ -50,41 +52,30 @@ def find_component(name: str, config: ModelConfig) -> Component:
     raise KeyError(name)
 
 
-def attention_core(kind: AttentionKind, config: ModelConfig, heads: int) -> Component:
-    """From queries, keys and values to outputs, for some heads of one kind."""
+class _Core(nn.Module):
+    """A kind without the linears around it, and with what it learns."""
+
+    kind: Kind
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, q: Any, k: Any, v: Any) -> Any:
+        learn = math_of(self.kind).learn
+        learned = {} if learn is None else learn(self, self.config, jnp.float32)
+        return attend(self.kind, q, k, v, Context(config=self.config, learned=learned))[0]
+
+
+def attention_core(kind: Kind, config: ModelConfig, heads: int) -> Component:
+    """Return the way from queries, keys and values to outputs, for some heads of one kind."""
     config = replace(config, heads=heads, width=heads * config.head_dim)
     q, k, v = _random(3, 1, heads, config.tokens, config.head_dim)
-    learned: dict[str, Any] = {}
-    if kind is AttentionKind.LINFORMER:
-        shape = (config.linformer_tokens, config.tokens)
-        learned = {"key_projection": _random(*shape), "value_projection": _random(*shape)}
-    elif kind is AttentionKind.XNORM:
-        learned = {"gamma": np.ones(heads, np.float32)}
-    elif kind is AttentionKind.THE_X:
-        learned = {"inverse": _init(Inverse(config), np.ones((1, heads, config.tokens, 1)))}
-
-    def function(q: Any, k: Any, v: Any, learned: dict[str, Any]) -> Any:
-        parameters = dict(learned)
-        if "inverse" in learned:
-            parameters["inverse"] = lambda sums: Inverse(config).apply(
-                {"params": learned["inverse"]}, sums
-            )
-        own = KindParameters(**parameters)
-        return attend(kind, q, k, v, config=config, learned=own)[0]
-
-    return Component.of(function, q, k, v, learned)
+    return _of_module(_Core(kind, config), q, k, v)
 
 
-def attention_layer(kind: AttentionKind, config: ModelConfig) -> Component:
+def attention_layer(kind: Kind, config: ModelConfig) -> Component:
     """A whole attention layer of one kind, with the products around its heads."""
-    layer = LayerArchitecture(heads=(kind,) * config.heads)
-    module = Attention(config, layer)
-    x = _random(1, config.tokens, config.width)
-
-    def function(parameters: Any, x: Any) -> Any:
-        return module.apply({"params": parameters}, x, train=False)[0]
-
-    return Component.of(function, _init(module, x, train=False), x)
+    module = Attention(config, LayerArchitecture(heads=(kind,) * config.heads))
+    return _of_module(module, _random(1, config.tokens, config.width), train=False)
 
 
 def mlp(forms: MlpChoice, config: ModelConfig, tokens: int) -> Component:
@@ -142,10 +133,20 @@ def softmax_parts(config: ModelConfig) -> dict[str, Component]:
     }
 
 
+def _of_module(module: nn.Module, *arrays: np.ndarray, **settings: Any) -> Component:
+    """Return a module with fresh parameters; of several outputs the first."""
+
+    def function(parameters: Any, *arrays: Any) -> Any:
+        outputs = module.apply({"params": parameters}, *arrays, **settings)
+        return outputs[0] if isinstance(outputs, tuple) else outputs
+
+    return Component.of(function, _init(module, *arrays, **settings), *arrays)
+
+
 def _random(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
 def _init(module: Any, *arguments: Any, **settings: Any) -> Any:
     arrays = (jnp.asarray(array, jnp.float32) for array in arguments)
-    return module.init(jax.random.key(0), *arrays, **settings)["params"]
+    return module.init(jax.random.key(0), *arrays, **settings).get("params", {})

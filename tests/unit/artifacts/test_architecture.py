@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 
-K = AttentionKind
-kinds, forms = st.sampled_from(K), st.sampled_from(MlpForm)
+K = table
+kinds, forms = st.sampled_from(list(K.KINDS.values())), st.sampled_from(MlpForm)
 TOKENS = 5
 
 
@@ -36,7 +37,7 @@ def test_json_round_trip(architecture):
 
 @given(architectures)
 def test_counts_add_up_to_the_heads(architecture):
-    total = sum(architecture.count(kind) for kind in K)
+    total = sum(architecture.count(kind) for kind in K.KINDS.values())
     assert total == pytest.approx(3 * len(architecture.layers))
 
 
@@ -48,7 +49,7 @@ def test_save_and_load(tmp_path):
 
 
 def test_symbols_are_distinct():
-    symbols = [name.symbol for name in (*K, *MlpForm)]
+    symbols = [name.symbol for name in (*K.KINDS.values(), *MlpForm)]
     assert len(set(symbols)) == len(symbols)
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mpcvit.artifacts.architecture import AttentionKind
 from mpcvit.artifacts.config import Config, ModelConfig, load_config
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from tests.configs import CONFIGS, TINY
 
 
@@ -31,7 +31,7 @@ def test_overrides():
         ["train.epochs=7", "model.attention=scaling", "augment.crop_scale=[0.5, 0.9]", "seed=3"],
     )
     assert config.train.epochs == 7
-    assert config.model.attention is AttentionKind.SCALING
+    assert config.model.attention is table.SCALING
     assert config.augment.crop_scale == (0.5, 0.9)
     assert config.seed == 3
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig, NormForm, load_config
 from mpcvit.artifacts.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
 from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.codec import encode
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
+from mpcvit.kinds import table as kinds_table
 
-K = AttentionKind
+K = kinds_table
 CIFAR = ModelConfig(
     image_size=32,
     patch_size=4,

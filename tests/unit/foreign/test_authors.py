@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import MlpForm
 from mpcvit.errors import UserError
 from mpcvit.foreign import authors, read_foreign
 from mpcvit.foreign.model import Options, Source
 from mpcvit.foreign.tensor import Tensor
+from mpcvit.kinds import table
 
-R, S = AttentionKind.RELU_SOFTMAX, AttentionKind.SCALING
+R, S = table.RELU_SOFTMAX, table.SCALING
 HEADS, PLUS, TEACHER = (f"authors_{case}.pth.tar" for case in ("heads", "plus", "teacher"))
 ALPHA = "classifier.blocks.{}.self_attn.alpha"
 

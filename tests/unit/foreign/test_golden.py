@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import Activation, BlockForm, Pooling
 from mpcvit.errors import UserError
 from mpcvit.foreign import read_foreign
+from mpcvit.kinds import table
 from mpcvit.model.vit import ViT
 
 # Logits up to 5 in float32 on both sides; a wrong formula is off by 1e-3 and more.
@@ -27,7 +28,7 @@ CASES = {
     "hf": "hf",
     "hf_5": "hf_5",
 }
-R, S = AttentionKind.RELU_SOFTMAX, AttentionKind.SCALING
+R, S = table.RELU_SOFTMAX, table.SCALING
 PATTERN = (1, 0, 0, 1, 0, 1, 1, 0, 1, 0)
 
 
@@ -124,7 +125,7 @@ def test_what_the_authors_files_say(golden):
     assert heads.origin == "MPCViT authors' vit_7_4_32"
     teacher = read_foreign(golden / "authors_teacher.pth.tar")
     assert (teacher.model.heads, teacher.mean) == (2, None)
-    assert teacher.architecture == Architecture.uniform(AttentionKind.SOFTMAX, depth=2, heads=2)
+    assert teacher.architecture == Architecture.uniform(table.SOFTMAX, depth=2, heads=2)
 
 
 def test_what_the_timm_folders_say(golden):

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import Activation, BlockForm, NormForm, Pooling
 from mpcvit.classifier import Classifier
+from mpcvit.kinds import table
 from mpcvit.lowering.calibrate import calibrate
 from mpcvit.lowering.fold import fold
 from tests.models import random_images, small_checkpoint, small_config
 from tests.tolerances import F32, assert_close
 
-K = AttentionKind
+K = table
 
 
 def check(architecture, **changes):
@@ -73,7 +74,7 @@ def test_writers_are_centred(block):
 
 
 @pytest.mark.parametrize("block", BlockForm)
-@pytest.mark.parametrize("kind", K)
+@pytest.mark.parametrize("kind", K.KINDS.values(), ids=str)
 def test_every_kind(block, kind):
     check(Architecture.uniform(kind, depth=2, heads=3), block=block)
 
@@ -81,8 +82,11 @@ def test_every_kind(block, kind):
 @pytest.mark.parametrize("block", BlockForm)
 def test_kinds_mixed_over_rows(block):
     """Every kind in every layer, beside whole heads; the last layer reads one token of each."""
-    kinds, tokens = list(K), small_config().tokens
-    rows = [tuple(kinds[(5 * head + token) % 11] for token in range(tokens)) for head in range(3)]
+    kinds, tokens = list(K.KINDS.values()), small_config().tokens
+    rows = [
+        tuple(kinds[(5 * head + token) % len(kinds)] for token in range(tokens))
+        for head in range(3)
+    ]
     layers = (
         LayerArchitecture(heads=tuple(rows)),
         LayerArchitecture(heads=(K.LINFORMER, rows[1], K.XNORM)),

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.profile import Profile, load_profile
 from mpcvit.artifacts.protocols import PROTOCOLS, Truncation
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.lowering import ERROR_BUDGET, fold
 from mpcvit.lowering.choose import choose_within
 from mpcvit.lowering.engine import LEAST_SAFE_BITS, choose_engine, require_safe, safe_bits
@@ -23,7 +24,7 @@ from mpcvit.secure.run import default_profile_for
 from tests.models import random_pixels, small_checkpoint, small_config
 
 CONFIG = small_config(mlp_ratio=1.2)
-ARCHITECTURE = Architecture.uniform(AttentionKind.RELU_SOFTMAX, depth=2, heads=3)
+ARCHITECTURE = Architecture.uniform(table.RELU_SOFTMAX, depth=2, heads=3)
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +168,7 @@ def test_engines_by_protocol():
 
 
 def test_fused_mlps_need_no_activation():
-    architecture = Architecture.uniform(
-        AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED_RELU
-    )
+    architecture = Architecture.uniform(table.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED_RELU)
     config = small_config(depth=1)
     program = mpcvit.lower(
         small_checkpoint(config, architecture), list(random_pixels(config, 8)), "semi2k"
@@ -181,12 +180,12 @@ def test_fused_mlps_need_no_activation():
 
 def test_what_only_unread_tokens_need_has_no_stand_in():
     """Of a last layer the head reads the class token alone, whatever the others choose."""
-    config, scaling = small_config(depth=1), AttentionKind.SCALING
+    config, scaling = small_config(depth=1), table.SCALING
     others = config.tokens - 1
     layer = LayerArchitecture(
         heads=(
-            (scaling, *(AttentionKind.XNORM,) * others),
-            (scaling, *(AttentionKind.RELU_SOFTMAX,) * others),
+            (scaling, *(table.XNORM,) * others),
+            (scaling, *(table.RELU_SOFTMAX,) * others),
             scaling,
         ),
         mlp=(MlpForm.FUSED_RELU, *(MlpForm.ACTIVATED,) * others),

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import mpcvit
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
 from mpcvit.demo.showcase import SHIPPED, model_in
+from mpcvit.kinds import table
 from mpcvit.lowering.lower import lower
 from mpcvit.lowering.plan import Plan, Trust
 from mpcvit.lowering.program import SecureProgram
@@ -71,7 +72,7 @@ def test_logits_beyond_their_bound_are_refused(shipped):
 
 def test_trust_survives_the_way_to_a_peer():
     config = small_config(depth=1)
-    architecture = Architecture.uniform(AttentionKind.SOFTMAX, depth=1, heads=3)
+    architecture = Architecture.uniform(table.SOFTMAX, depth=1, heads=3)
     checkpoint = small_checkpoint(config, architecture)
     program = lower(checkpoint, list(random_pixels(config, 32)), "semi2k", error_budget=1.0)
     trust = program.plan.trust

@@ -7,14 +7,15 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig
 from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.model.checkpoint import Checkpoint, flatten_parameters
 from tests.models import perturbed_parameters, small_config
 
-K = AttentionKind
+K = table
 
 
 def make(kind=K.THE_X, **changes):

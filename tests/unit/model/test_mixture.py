@@ -8,7 +8,6 @@ import pytest
 from mpcvit.artifacts.architecture import (
     ActivationGranularity,
     Architecture,
-    AttentionKind,
     Granularity,
     LayerMixture,
     Mixture,
@@ -16,12 +15,13 @@ from mpcvit.artifacts.architecture import (
 )
 from mpcvit.artifacts.config import NormForm
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.model.vit import ViT
 from tests import reference
 from tests.models import perturbed_parameters, random_images, small_config
 from tests.tolerances import F32, assert_close
 
-K = AttentionKind
+K = table
 
 
 def make_mixture(granularity, activation, kept=K.RELU_SOFTMAX, depth=2):

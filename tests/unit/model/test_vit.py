@@ -5,15 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import Activation, BlockForm, Pooling
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.model.vit import Attention, Embed, ViT
 from tests import reference
 from tests.models import perturbed_parameters, random_images, small_config
 from tests.tolerances import F32, assert_close
 
-K = AttentionKind
+K = table
 TOKENS = small_config().tokens
 
 
@@ -32,7 +33,7 @@ def uniform(config, kind=K.SOFTMAX, mlp=MlpForm.ACTIVATED):
     return Architecture.uniform(kind, depth=config.depth, heads=config.heads, mlp=mlp)
 
 
-@pytest.mark.parametrize("kind", K)
+@pytest.mark.parametrize("kind", K.KINDS.values(), ids=str)
 @pytest.mark.parametrize("block", BlockForm)
 def test_every_kind(kind, block):
     config = small_config(block=block, attention_eps=1e-5, xnorm_eps=0.1)
@@ -54,7 +55,7 @@ def test_every_mlp_form(form):
 
 def test_all_kinds_mixed_over_heads_rows_and_tokens():
     config = small_config()
-    rows = tuple(list(K)[index % len(K)] for index in range(TOKENS))
+    rows = tuple(list(K.KINDS.values())[index % len(K.KINDS)] for index in range(TOKENS))
     forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(TOKENS))
     check(
         config,
@@ -222,7 +223,7 @@ def test_foreign_architecture_is_refused():
         ViT(config, architecture).init(jax.random.key(0), random_images(config, 1))
 
 
-@pytest.mark.parametrize("kind", K)
+@pytest.mark.parametrize("kind", K.KINDS.values(), ids=str)
 def test_bfloat16_stays_near_float32(kind):
     config = small_config(attention_eps=1e-5)
     architecture = uniform(config, kind)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from mpcvit.artifacts.architecture import AttentionKind
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.cost.estimate import estimate
+from mpcvit.kinds import table
 from mpcvit.pipeline.prices import measured_prices
 from tests.models import small_config
 
@@ -33,10 +33,10 @@ def test_a_model_is_measured_once_with_every_kind(tmp_path, measured):
     config = small_config()
     first = price(config)
     assert first.source == "measured 1"
-    assert price(replace(config, attention=AttentionKind.SCALING)) == first
+    assert price(replace(config, attention=table.SCALING)) == first
     again = measured_prices(tmp_path, load_profile("semi2k-wan"), quiet)
     assert again(config) == first
-    assert [kinds for _, kinds in measured] == [tuple(AttentionKind)]
+    assert [kinds for _, kinds in measured] == [tuple(table.KINDS.values())]
     wider = price(replace(config, width=30))
     assert wider.source == "measured 2"
 

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.provenance import Provenance, write_rows
 from mpcvit.artifacts.record import BatchCost
 from mpcvit.codec import save
+from mpcvit.kinds import table
 from tests.models import small_checkpoint, small_config
 from tests.records import RECORD, stage
 from tests.searches import ALPHA, make_result
 
 RESULTS = Path(__file__).parents[3] / "results"
-K = AttentionKind
+K = table
 
 
 def trained(architecture, top1, config="cifar10-test"):

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import DataConfig
 from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.cost.estimate import estimate
+from mpcvit.kinds import table
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import init_parameters
 from mpcvit.report.networks import (
@@ -16,7 +17,7 @@ from mpcvit.report.networks import (
 )
 from tests.models import small_config
 
-K = AttentionKind
+K = table
 
 
 def make_checkpoint(architecture, metrics=None):

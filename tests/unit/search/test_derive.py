@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from mpcvit.artifacts.architecture import (
     ActivationGranularity,
     Architecture,
-    AttentionKind,
     Granularity,
     MlpForm,
 )
 from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.search.derive import MlpRule, derive_by_budget, derive_by_ratio
 from tests.searches import ALPHA, make_result
 
-K = AttentionKind
+K = table
 
 
 @pytest.mark.parametrize(("ratio", "kind"), [(1.0, K.RELU_SOFTMAX), (0.0, K.SCALING)])

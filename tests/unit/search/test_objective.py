@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import AttentionKind, MlpForm
+from mpcvit.artifacts.architecture import MlpForm
 from mpcvit.artifacts.config import CostForm, load_config
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch
+from mpcvit.kinds import table
 from mpcvit.search.objective import LayerPrice, Prices, expected_seconds
 from mpcvit.search.task import Search
 from tests.configs import TINY
@@ -53,7 +54,7 @@ def test_all_kept_costs_what_the_table_says(form):
     prices = Prices.of(task.config.search, task.latency)
     ones = [jnp.ones((2, 1))] * 2
     expected = sum(
-        task.latency.seconds(task.latency.attention_cost(i, AttentionKind.RELU_SOFTMAX).total(2))
+        task.latency.seconds(task.latency.attention_cost(i, table.RELU_SOFTMAX).total(2))
         for i in range(2)
     )
     assert float(expected_seconds(ones, prices.attention, form)) == pytest.approx(expected)

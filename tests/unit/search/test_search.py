@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import AttentionKind
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.cost.estimate import estimate
@@ -43,7 +42,7 @@ def test_a_stopped_search_resumes_to_the_same_alpha(tmp_path, dataset, monkeypat
     resumed = search(config, dataset, tmp_path / "cut", latency=table, resume=True)
     assert resumed.alpha == whole.alpha
     assert resumed.beta == whole.beta
-    assert whole.search.kept is AttentionKind.RELU_SOFTMAX
+    assert whole.search.kept is table.RELU_SOFTMAX
     rows = read_log(tmp_path / "whole")
     assert rows[-1]["alpha"] == [[list(row) for row in layer] for layer in whole.alpha]
     assert np.shape(rows[-1]["beta"]) == (2, 5)

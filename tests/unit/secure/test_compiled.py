@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.kinds import table
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.spu import compile as compiled
 from mpcvit.secure.spu.compile import compile_function, compile_network
 from tests.models import small_checkpoint, small_config
 
-ONE_LAYER = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
+ONE_LAYER = Architecture.uniform(table.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def test_nowhere_to_keep_it(monkeypatch, tmp_path):
 def test_identical_blocks_are_compiled_once(count):
     scaling, relu = (
         LayerArchitecture(heads=(kind,) * 3, mlp=MlpForm.FUSED)
-        for kind in (AttentionKind.SCALING, AttentionKind.RELU)
+        for kind in (table.SCALING, table.RELU)
     )
     config = small_config(depth=3)
     architecture = Architecture(layers=(scaling, relu, scaling))

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, Pooling, load_config
 from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.data import Batch, load_dataset, normalisation, normalise
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.train.distilled import (
     Distilled,
@@ -25,7 +26,7 @@ from tests.configs import TINY
 from tests.models import perturbed_parameters
 from tests.tolerances import F32, assert_close
 
-K = AttentionKind
+K = table
 CLASSES = tuple("0123456789")
 QUIET = ("model.attention_dropout=0.0", "model.stochastic_depth=0.0")
 

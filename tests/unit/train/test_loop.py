@@ -10,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.provenance import MODEL_FILE, STATE_FILE
 from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
+from mpcvit.kinds import table
 from mpcvit.model.checkpoint import flatten_parameters
 from mpcvit.train import devices as devices_module
 from mpcvit.train.log import read_log
@@ -152,7 +153,7 @@ def test_a_state_of_another_run_or_a_damaged_one_is_refused(uninterrupted, datas
         train(tiny("train.learning_rate=0.1"), dataset, tmp_path, resume=True)
     with pytest.raises(UserError, match=r"'model.width' was 16 and is 32"):
         train(tiny("model.width=32"), dataset, tmp_path, resume=True)
-    other = Architecture.uniform(AttentionKind.SCALING, depth=1, heads=2)
+    other = Architecture.uniform(table.SCALING, depth=1, heads=2)
     with pytest.raises(UserError, match="'architecture' was"):
         train(tiny(), dataset, tmp_path, architecture=other, resume=True)
     with pytest.raises(UserError, match="'data_fingerprint' was"):

@@ -2,9 +2,10 @@
 
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import load_config
 from mpcvit.cost.estimate import estimate
+from mpcvit.kinds import table
 from mpcvit.search.task import Search
 from mpcvit.train.state import identify
 from mpcvit.train.supervised import Supervised
@@ -17,7 +18,7 @@ TEACHER = make_teacher(load_config(TINY))
 def supervised(config):
     return Supervised(
         config=config,
-        architecture=Architecture.uniform(AttentionKind.SCALING, depth=2, heads=2),
+        architecture=Architecture.uniform(table.SCALING, depth=2, heads=2),
         classes=tuple("0123456789"),
         data_fingerprint="",
     )

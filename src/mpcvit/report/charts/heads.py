@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
+from mpcvit.kinds.table import KINDS, Kind
 from mpcvit.report.charts.chart import (
     Cell,
     Chart,
@@ -132,8 +133,7 @@ def _kinds(architecture: Architecture) -> int:
 
 def _order(kind: str) -> tuple[int, int]:
     """Order attention kinds and MLP forms as they are defined, and the mixed ones last."""
-    for group, names in enumerate((AttentionKind, MlpForm)):
-        known = [name.value for name in names]
+    for group, known in enumerate(([*KINDS], [form.value for form in MlpForm])):
         if kind in known:
             return group, known.index(kind)
     return 2, 0
@@ -152,8 +152,8 @@ def _cells(layer: LayerArchitecture) -> tuple[Cell, ...]:
     return tuple(_cell(choice) for choice in (*layer.heads, layer.mlp))
 
 
-def _cell(choice: AttentionKind | MlpForm | Sequence[AttentionKind | MlpForm]) -> Cell:
-    names = [choice] if isinstance(choice, AttentionKind | MlpForm) else list(choice)
+def _cell(choice: Kind | MlpForm | Sequence[Kind | MlpForm]) -> Cell:
+    names = [choice] if isinstance(choice, Kind | MlpForm) else list(choice)
     counts = Counter(names)
     if len(counts) == 1:
         return Cell(text=names[0].symbol, words=names[0].value, kind=names[0].value)

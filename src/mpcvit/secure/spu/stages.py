@@ -12,9 +12,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from mpcvit.artifacts.architecture import Architecture, AttentionKind
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile
+from mpcvit.kinds.table import Kind
 from mpcvit.lowering import network as lowered
 from mpcvit.lowering.fold import weight_shapes
 from mpcvit.lowering.functions import Functions, functions_of
@@ -27,11 +28,6 @@ from mpcvit.model.fuse import fuse_linears
 from mpcvit.model.vit import Block, Embed, Head, init_parameters
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.spu.answer import Opening
-
-_EPS_OF_KINDS = {
-    "attention_eps": {AttentionKind.RELU_SOFTMAX, AttentionKind.QUAD2},
-    "xnorm_eps": {AttentionKind.XNORM},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,8 +181,9 @@ def fit_fixed_point(
     without positive scores is divided by zero. The smallest number that fixed
     point can represent takes its place.
     """
-    used = frozenset[AttentionKind]().union(*(layer.kinds for layer in architecture.layers))
-    names = ["norm_eps", *(name for name, kinds in _EPS_OF_KINDS.items() if kinds & used)]
+    used = frozenset[Kind]().union(*(layer.kinds for layer in architecture.layers))
+    of_kinds = (name for kind in sorted(used, key=str) for name in kind.eps_fields)
+    names = dict.fromkeys(("norm_eps", *of_kinds))
     changes = {
         name: profile.resolution for name in names if getattr(config, name) < profile.resolution
     }

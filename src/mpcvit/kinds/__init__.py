@@ -1,0 +1,1 @@
+"""The plain half of attention kinds: a row each, and what operations cost."""
