@@ -53,6 +53,8 @@ def weights_row(kind, s, config, parameters=None):
     if kind is table.THE_X:
         r = relu((s / 2 + 1) ** 3).sum()
         return s * the_x_inverse(r, config.tokens, parameters["inverse"])
+    if kind is table.RELU_BY_KEYS:
+        return relu(s) / len(s)
     raise AssertionError(kind)
 
 

@@ -160,6 +160,12 @@ THE_X = Kind(
     sites=("cube",),
     cost=costs.the_x,
 )
+RELU_BY_KEYS = Kind(
+    name="relu_by_keys",
+    symbol="N",
+    marks=Marks(monotone=True, non_negative=True),
+    cost=lambda model: costs.by_scores(model, costs.CONSTANT, costs.RELU),
+)
 
 KINDS: dict[str, Kind] = {row.name: row for row in list(vars().values()) if isinstance(row, Kind)}
 """All kinds by name, in the order of the rows above; pictures and tables keep it."""
