@@ -55,6 +55,8 @@ def weights_row(kind, s, config, parameters=None):
         return s * the_x_inverse(r, config.tokens, parameters["inverse"])
     if kind is table.RELU_BY_KEYS:
         return relu(s) / len(s)
+    if kind is table.SQUARE_BY_KEYS:
+        return s * s / len(s)
     raise AssertionError(kind)
 
 

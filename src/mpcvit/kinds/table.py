@@ -166,6 +166,12 @@ RELU_BY_KEYS = Kind(
     marks=Marks(monotone=True, non_negative=True),
     cost=lambda model: costs.by_scores(model, costs.CONSTANT, costs.RELU),
 )
+SQUARE_BY_KEYS = Kind(  # of PriViT
+    name="square_by_keys",
+    symbol="V",
+    marks=Marks(non_negative=True),
+    cost=lambda model: costs.by_scores(model, costs.PRODUCT, costs.CONSTANT),
+)
 
 KINDS: dict[str, Kind] = {row.name: row for row in list(vars().values()) if isinstance(row, Kind)}
 """All kinds by name, in the order of the rows above; pictures and tables keep it."""
