@@ -9,7 +9,7 @@ import pytest
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.hosts.certificates import revoke_client
 from mpcvit.hosts.credentials import Credentials
-from mpcvit.secure.parties.agreement import terms_of
+from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.roles import split_address
 from mpcvit.secure.service.messages import (
     Answer,
@@ -23,7 +23,7 @@ from mpcvit.secure.service.messages import (
 from tests.hosts.service import Client, Served, line_to, make_site, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-TERMS = terms_of(load_profile("semi2k"))
+TERMS = agreement_of(load_profile("semi2k"))
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,9 @@ def test_a_client_cannot_bring_more_than_it_announced(own_site, served, monkeypa
     ],
 )
 def test_a_client_of_another_profile_learns_what_to_do(own_site, served, profile, reason):
-    refused = ask(served, own_site.certs / "client", hello(terms=terms_of(load_profile(profile))))
+    refused = ask(
+        served, own_site.certs / "client", hello(terms=agreement_of(load_profile(profile)))
+    )
     assert refused.verdict is Verdict.REFUSED
     assert refused.reason.startswith(reason)
 

@@ -13,7 +13,7 @@ from mpcvit.artifacts.profile import Limits, load_profile
 from mpcvit.kinds import table
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.errors import PartyError
-from mpcvit.secure.parties.agreement import terms_of
+from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.protocol import Request, agree, read_request, run_data_owner, run_model_owner
 from mpcvit.secure.simulate import run_in_threads
@@ -133,7 +133,7 @@ def test_a_client_may_not_ask_for_more_than_it_was_admitted_with():
         run_model_owner(channel, PROFILE, checkpoint, ignore, announced=admitted)
 
     def two_images(channel):
-        agree(channel, terms_of(PROFILE))
+        agree(channel, agreement_of(PROFILE))
         channel.receive_json(Role.MODEL_OWNER)  # what the model looks like
         channel.send_json(Role.MODEL_OWNER, {"images": 2, "batch_size": 1})
 

@@ -43,8 +43,8 @@ def run(images, profile="semi2k"):
     checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
     profile = load_profile(profile)
     return simulate(
-        checkpoint,
-        lambda card: images,
+        lambda: checkpoint,
+        lambda report: lambda card: images,
         profile,
         batch_size=1,
         journal=Journal(),

@@ -186,7 +186,7 @@ def shipped_profiles() -> list[str]:
 
 
 def _find(path: Path) -> Path:
-    """A file where there is one; else the package's own, as NAME or profiles/NAME.toml."""
+    """Return a file if it exists, else the package's own, as NAME or profiles/NAME.toml."""
     if path.is_file():
         return path
     name = path.stem if path.suffix == ".toml" else path.name

@@ -12,7 +12,7 @@ from mpcvit.bench.networks import paper_networks, random_images
 from mpcvit.bench.paper_tables import row_context
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from mpcvit.lowering.engine import choose_engine
-from mpcvit.secure.parties.roles import roles_of
+from mpcvit.secure.parties.roles import ROLES
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.run import run
 
@@ -32,7 +32,7 @@ def bench_threads(
 
     Both run in turns. Seconds are the median of the last image of each session.
     """
-    limits = {"spu": _THREADS_OF_SPU, "mpcvit": threads_of_party(len(roles_of(profile.protocol)))}
+    limits = {"spu": _THREADS_OF_SPU, "mpcvit": threads_of_party(len(ROLES[profile.protocol]))}
     rows: list[Row] = []
     for index, name in enumerate(networks):
         architecture = paper_networks(model)[name]

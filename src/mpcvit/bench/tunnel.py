@@ -19,7 +19,7 @@ from mpcvit.errors import UserError
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.secure.parties.events import Journal, Result
-from mpcvit.secure.parties.roles import Address, Role, free_addresses, roles_of
+from mpcvit.secure.parties.roles import ROLES, Address, Role, free_addresses
 from mpcvit.secure.parties.supervise import PartyProcess, watch
 from mpcvit.secure.parties.wan import Relay, Route
 from mpcvit.secure.predict import predict
@@ -77,7 +77,7 @@ def _run_over_spu_link(
     model: Checkpoint, pictures: np.ndarray, profile: Profile, network: NetworkLink
 ) -> RunRecord:
     """Let SPU listen on ports of loopback, with its own TLS."""
-    roles = roles_of(profile.protocol)
+    roles = ROLES[profile.protocol]
     journal = Journal()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-")))
@@ -113,7 +113,7 @@ def _run_over_spu_link(
             party.connect(addresses, session, profile, tls=folder / "certs" / "server")
         watch(parties, profile, journal)
     answers = journal.find(Role.DATA_OWNER, Result).answers
-    return make_result(journal, answers, profile, roles=roles, transport="processes").record
+    return make_result(journal, answers, profile, transport="processes").record
 
 
 def _run_through_tunnel(

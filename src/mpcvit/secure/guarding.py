@@ -46,7 +46,7 @@ def with_guard(
     guard: Guard,
     progress: Progress = lambda what, done, total: None,
 ) -> tuple[SecureProgram, GuardCost]:
-    """A program with its guard on, off, or on where it costs little; and what it costs.
+    """Return a program with its guard on, off, or on if it costs little; and what it costs.
 
     Counted in the simulator, on a picture of zeros, where the class is revealed.
     """

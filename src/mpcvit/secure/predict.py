@@ -8,9 +8,9 @@ from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import load_credentials
 from mpcvit.hosts.peer import CLIENT
 from mpcvit.lowering.engine import with_engine
-from mpcvit.secure.parties.agreement import terms_of
+from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.events import Journal, Progress, Result
-from mpcvit.secure.parties.roles import Address, Role, resolve, roles_of
+from mpcvit.secure.parties.roles import ROLES, Address, Role, resolve
 from mpcvit.secure.parties.sockets import unix_address
 from mpcvit.secure.parties.supervise import PartyProcess, own_address, wait_until_ready, watch
 from mpcvit.secure.run import Images, RunResult, image_arguments, list_images, make_result
@@ -68,7 +68,7 @@ def predict(
         with PartyProcess(Role.DATA_OWNER, own, folder, dealer=endpoint) as party, line:
             wait_until_ready(party, settings, journal)
             hello = Hello(
-                terms=terms_of(settings),
+                terms=agreement_of(settings),
                 images=len(pictures),
                 batch_size=min(batch_size, len(pictures)),
             )
@@ -76,7 +76,7 @@ def predict(
             require_engine(answer.engine)
             settings = with_engine(settings, answer.engine)
             tunnel = unix_address(folder / "tunnel.sock")
-            peer_rank = roles_of(settings.protocol).index(Role.MODEL_OWNER)
+            peer_rank = ROLES[settings.protocol].index(Role.MODEL_OWNER)
             checker = FrameChecker(peer_rank=peer_rank, session=answer.session)
             line.carry(own_address(folder), tunnel, checker)
             party.connect({Role.MODEL_OWNER: tunnel}, answer.session, settings)
@@ -88,7 +88,7 @@ def predict(
             watch([party], settings, journal, line.check, is_enough)
             line.end()
     answers = journal.find(Role.DATA_OWNER, Result).answers
-    return make_result(journal, answers, settings, roles=[Role.DATA_OWNER], transport="hosts")
+    return make_result(journal, answers, settings, transport="hosts")
 
 
 def _in_queue(place: int) -> str:

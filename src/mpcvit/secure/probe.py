@@ -15,7 +15,7 @@ from mpcvit.artifacts.record import StageCost
 from mpcvit.secure.components import Component, find_component
 from mpcvit.secure.parties.events import Finished, Journal, Measured, Report
 from mpcvit.secure.parties.job import OwnFunction
-from mpcvit.secure.parties.roles import Role, roles_of
+from mpcvit.secure.parties.roles import ROLES, Role
 from mpcvit.secure.parties.supervise import run_processes
 from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.simulate import one_at_a_time
@@ -44,7 +44,7 @@ def measure_function(
 
 def measure_in_processes(name: str, model: ModelConfig, profile: Profile) -> StageCost:
     """Run a component in processes through the profile's network."""
-    owned = dict.fromkeys(roles_of(profile.protocol), OwnFunction(name=name, model=model))
+    owned = dict.fromkeys(ROLES[profile.protocol], OwnFunction(name=name, model=model))
     journal = Journal()
     run_processes(owned, profile, journal)
     return journal.find(Role.DATA_OWNER, Measured).cost
@@ -62,7 +62,7 @@ def measure_function_here(
 
 
 def _take_part(channel: Channel, component: Component, profile: Profile) -> Probe | None:
-    """The data owner gives every input and gets the output, with its cost."""
+    """Run a function: the data owner gives every input and gets the output, with its cost."""
     profile_log()  # before the compiler first logs, to wherever SPU would have it
     inputs = {f"input.{index}": array for index, array in enumerate(component.inputs)}
     executable = libspu.Executable(

@@ -26,7 +26,7 @@ from mpcvit.secure.card import ModelCard
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.party import PartyDealing
 from mpcvit.secure.errors import PartyError
-from mpcvit.secure.parties.agreement import Terms, difference, terms_of
+from mpcvit.secure.parties.agreement import Terms, agreement_of, first_difference
 from mpcvit.secure.parties.events import (
     Finished,
     InputsMade,
@@ -125,8 +125,8 @@ def run_third_party(channel: Channel, profile: Profile, report: Report) -> None:
 
 def images_of(
     pictures: Sequence[Path] | np.ndarray,
+    find_notes: Callable[[np.ndarray], Sequence[str]] | None,
     report: Report,
-    find_notes: Callable[[np.ndarray], Sequence[str]] | None = None,
 ) -> MakeImages:
     """Return what makes a model's inputs of pictures, and reports that it did."""
 
@@ -155,7 +155,7 @@ def agree(channel: Channel, terms: Terms) -> None:
         theirs = channel.receive_json(peer)
         if not isinstance(theirs, dict):
             raise PartyError(f"the {peer.value} sent what cannot be understood")
-        if found := difference(channel.role, terms, peer, theirs):
+        if found := first_difference(channel.role, terms, peer, theirs):
             raise PartyError(found)
 
 
@@ -181,7 +181,7 @@ class Session:
         return self._started
 
     def agree_on_terms(self) -> None:
-        agree(self._channel, terms_of(self._profile))
+        agree(self._channel, agreement_of(self._profile))
 
     def prepare(self, card: ModelCard, request: Request) -> None:
         """Compile for the batch sizes to come, and make sure that all hold one program."""
@@ -329,7 +329,7 @@ class Session:
 
 
 def _touch_everything(x: Any) -> Any:
-    """A comparison, products and bits: all that needs setting up."""
+    """Compare, multiply and decompose into bits: all that needs setting up."""
     import jax
 
     return jax.nn.relu(x) * x + x @ x + jax.lax.rsqrt(x)

@@ -23,7 +23,7 @@ from mpcvit.secure.parties.events import (
     make_record,
 )
 from mpcvit.secure.parties.job import OwnImages, OwnModel
-from mpcvit.secure.parties.roles import Address, Role, roles_of
+from mpcvit.secure.parties.roles import Address, Role
 from mpcvit.secure.parties.supervise import run_processes
 from mpcvit.secure.result import Answers, RunResult
 
@@ -69,7 +69,7 @@ def run(
     progress("connecting", 0, 1)
     if simulate:
         answers = _simulate(
-            _loaded(model), pictures, settings, batch_size, journal, reveal, check_range=check_range
+            model, pictures, settings, batch_size, journal, reveal, check_range=check_range
         )
     else:
         answers = _run_apart(model, pictures, settings, batch_size, journal, reveal)
@@ -77,7 +77,6 @@ def run(
         journal,
         answers,
         settings,
-        roles=roles_of(settings.protocol),
         transport="simulator" if simulate else "processes",
     )
 
@@ -87,14 +86,13 @@ def make_result(
     answers: Answers,
     profile: Profile,
     *,
-    roles: Sequence[Role],
     transport: str,
 ) -> RunResult:
-    """What the data owner's events amount to; `roles` are those whose events are known."""
+    """Return what the events of a run amount to."""
     return RunResult(
         answers=answers,
         classes=journal.find(Role.DATA_OWNER, Requested).classes,
-        record=make_record(journal, roles, profile, transport=transport),
+        record=make_record(journal, profile, transport=transport),
         resized=journal.find(Role.DATA_OWNER, InputsMade).resized,
     )
 
@@ -117,7 +115,7 @@ def _run_apart(
 
 
 def _simulate(
-    model: "Model",
+    model: AnyModel,
     images: list[Path] | np.ndarray,
     profile: Profile,
     batch_size: int,
@@ -131,12 +129,11 @@ def _simulate(
     from mpcvit.secure.simulate import simulate
 
     def find_notes(images: np.ndarray) -> list[str]:
-        return [str(overflow) for overflow in find_overflows(model, images, profile)]
+        return [str(overflow) for overflow in find_overflows(_loaded(model), images, profile)]
 
-    report = partial(journal.add, Role.DATA_OWNER)
     return simulate(
-        model,
-        images_of(images, report, find_notes if check_range else None),
+        partial(_loaded, model),
+        partial(images_of, images, find_notes if check_range else None),
         profile,
         batch_size=batch_size,
         journal=journal,
@@ -152,14 +149,14 @@ def default_profile_for(model: AnyModel, dealer: Address | None = None) -> str:
 
 
 def engine_of(model: AnyModel) -> EngineChoice | None:
-    """The engine that a program was lowered for; a checkpoint takes any."""
+    """Return the engine that a program was lowered for; a checkpoint takes any."""
     if isinstance(model, str | Path):
         return read_engine(Path(model)) if Path(model).is_dir() else None
     return getattr(model, "engine", None)
 
 
 def with_engine_of(model: AnyModel, profile: Profile) -> Profile:
-    """A profile with the engine of a model that has one."""
+    """Return a profile with the engine of a model that has one."""
     return with_engine(profile, engine_of(model))
 
 

@@ -18,7 +18,7 @@ from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import load_credentials
 from mpcvit.hosts.peer import SERVER
 from mpcvit.lowering.engine import with_engine
-from mpcvit.secure.parties.agreement import terms_of
+from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.roles import Address, resolve, split_address
 from mpcvit.secure.run import AnyModel, default_profile_for, engine_of, model_arguments
 from mpcvit.secure.service.metrics import ServerMetrics
@@ -90,7 +90,7 @@ def serve(
             dealer=endpoint,
             profile=settings,
             # as named, since the client learns the engine from the answer
-            terms=terms_of(named),
+            terms=agreement_of(named),
             engine=engine,
             credentials=credentials,
             limits=limits,

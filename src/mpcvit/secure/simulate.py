@@ -2,6 +2,7 @@
 
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from mpcvit.artifacts.record import Reveal
 from mpcvit.lowering.program import Model
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.local_dealer import LocalDealer
-from mpcvit.secure.parties.events import Connected, Journal
+from mpcvit.secure.parties.events import Connected, Journal, Report
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.protocol import MakeImages, run_data_owner, run_model_owner, run_third_party
@@ -24,8 +25,8 @@ one_at_a_time = threading.Lock()  # SPU's log belongs to the process
 
 
 def simulate(
-    model: Model,
-    make_images: MakeImages,
+    load: Callable[[], Model],
+    make_images: Callable[[Report], MakeImages],
     profile: Profile,
     *,
     batch_size: int,
@@ -40,10 +41,12 @@ def simulate(
         report(Connected())
         match role:
             case Role.MODEL_OWNER:
-                return run_model_owner(channel, profile, model, report, places.get(role), reveal)
+                return run_model_owner(channel, profile, load(), report, places.get(role), reveal)
             case Role.DATA_OWNER:
                 dealer = places.get(role)
-                return run_data_owner(channel, profile, make_images, batch_size, report, dealer)
+                return run_data_owner(
+                    channel, profile, make_images(report), batch_size, report, dealer
+                )
             case _:
                 return run_third_party(channel, profile, report)
 

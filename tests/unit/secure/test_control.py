@@ -14,7 +14,7 @@ from mpcvit.artifacts.profile import load_profile
 from mpcvit.hosts.door import Stream
 from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.errors import PartyError
-from mpcvit.secure.parties.agreement import terms_of
+from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.service.control import ControlConnection
 from mpcvit.secure.service.messages import (
     FORMAT,
@@ -31,7 +31,7 @@ from mpcvit.secure.service.messages import (
 )
 
 SESSION = "0123456789abcdef" * 2
-HELLO = Hello(terms=terms_of(load_profile("semi2k")), images=5, batch_size=2)
+HELLO = Hello(terms=agreement_of(load_profile("semi2k")), images=5, batch_size=2)
 WELCOME = Answer(
     verdict=Verdict.WELCOME,
     session=SESSION,

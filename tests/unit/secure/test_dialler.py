@@ -15,7 +15,7 @@ from mpcvit.hosts.certificates import make_certificates
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.errors import PartyError
-from mpcvit.secure.parties.agreement import terms_of
+from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.roles import free_addresses
 from mpcvit.secure.parties.sockets import listen, unix_address
 from mpcvit.secure.service import control, dialler
@@ -35,7 +35,7 @@ from mpcvit.secure.service.messages import (
 from tests.frames import frame, key_of, push, request_meta
 
 SESSION = "0123456789abcdef" * 2
-HELLO = Hello(terms=terms_of(load_profile("semi2k")), images=1, batch_size=1)
+HELLO = Hello(terms=agreement_of(load_profile("semi2k")), images=1, batch_size=1)
 WELCOME = Answer(
     verdict=Verdict.WELCOME, session=SESSION, engine=choose_engine(load_profile("semi2k"))
 )

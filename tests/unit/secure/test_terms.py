@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from mpcvit.artifacts.profile import load_profile
-from mpcvit.secure.parties.agreement import terms_of
+from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.service.messages import Hello
 from mpcvit.secure.service.server import ServeLimits, Server
 
@@ -20,9 +20,9 @@ from mpcvit.secure.service.server import ServeLimits, Server
     ],
 )
 def test_what_a_client_of_another_profile_learns(server, client, reason):
-    own = SimpleNamespace(_terms=terms_of(load_profile(server)), _limits=ServeLimits())
+    own = SimpleNamespace(_terms=agreement_of(load_profile(server)), _limits=ServeLimits())
     own._why_other_dealer = lambda hello: Server._why_other_dealer(own, hello)
-    hello = Hello(terms=terms_of(load_profile(client)), images=1, batch_size=1)
+    hello = Hello(terms=agreement_of(load_profile(client)), images=1, batch_size=1)
     found = Server._refusal(own, hello)
     assert found.startswith(reason)
     assert bool(found) == bool(reason)

@@ -14,7 +14,7 @@ _MOST_SHOWN = 60  # characters
 Terms = Mapping[str, Any]
 
 
-def terms_of(profile: Profile) -> Terms:
+def agreement_of(profile: Profile) -> Terms:
     return {
         "session": _SESSION,
         **{f"version of {name}": importlib.metadata.version(name) for name in _PACKAGES},
@@ -22,8 +22,8 @@ def terms_of(profile: Profile) -> Terms:
     }
 
 
-def difference(own_role: Role, own: Terms, peer: Role, theirs: Terms) -> str:
-    """The first difference as a sentence with both values, or nothing."""
+def first_difference(own_role: Role, own: Terms, peer: Role, theirs: Terms) -> str:
+    """Return the first difference as a sentence with both values, or nothing."""
     for name in (*own, *theirs):
         mine, other = own.get(name), theirs.get(name)
         if mine != other:
@@ -35,6 +35,6 @@ def difference(own_role: Role, own: Terms, peer: Role, theirs: Terms) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value for a sentence, however long a peer made it."""
+    """Return a value for a sentence, however long a peer made it."""
     text = repr(value).strip("'\"")  # repr, as a peer may send control characters
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -234,11 +234,9 @@ class Journal:
         return "before the first stage"
 
 
-def make_record(
-    journal: Journal, roles: Sequence[Role], profile: Profile, *, transport: str
-) -> RunRecord:
+def make_record(journal: Journal, profile: Profile, *, transport: str) -> RunRecord:
     """Return the data owner's counts, with the computing time of the busiest party."""
-    owner = Role.DATA_OWNER
+    owner, roles = Role.DATA_OWNER, [role for role in Role if journal.knows(role, Finished)]
     prepared, shared = journal.find(owner, Prepared), journal.find(owner, WeightsShared)
     warnings = (profile.warning,) if profile.warning else ()
     return RunRecord(

@@ -107,7 +107,7 @@ def _load(job: PartyJob) -> Callable[[Channel, Meeting, Report], None]:
             pictures = _load_images(own)
 
             def take_part(channel: Channel, meeting: Meeting, report: Report) -> None:
-                images = images_of(pictures, report)
+                images = images_of(pictures, None, report)
                 answers = run_data_owner(
                     channel, meeting.profile, images, own.batch_size, report, job.dealer
                 )

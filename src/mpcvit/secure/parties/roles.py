@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from enum import Enum
 
-from mpcvit.artifacts.protocols import Protocol
+from mpcvit.artifacts.protocols import PROTOCOLS
 from mpcvit.errors import UserError
 from mpcvit.hosts.peer import CLIENT, DEALER, SERVER
 
@@ -29,9 +29,8 @@ CERTIFIED = {Role.MODEL_OWNER: SERVER, Role.DATA_OWNER: CLIENT, Role.DEALER: DEA
 """The role in the certificate of each party's host."""
 
 
-def roles_of(protocol: Protocol) -> tuple[Role, ...]:
-    """Who computes. The first is SEMI2K's dealer too, where the profile says so."""
-    return tuple(Role)[: protocol.parties]
+ROLES = {row: tuple(Role)[: row.parties] for row in PROTOCOLS.values()}
+"""The roles that compute under each protocol. An insecure dealer is the first of them."""
 
 
 def free_addresses(count: int) -> list[Address]:
@@ -53,7 +52,7 @@ def free_addresses(count: int) -> list[Address]:
 
 
 def split_address(address: Address) -> tuple[str, int]:
-    """The host and the port of an address.
+    """Return the host and the port of an address.
 
     >>> split_address("localhost:9000")
     ('localhost', 9000)

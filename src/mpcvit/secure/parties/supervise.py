@@ -27,7 +27,7 @@ from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.events import Done, Event, Failed, Journal, Ready, from_line
 from mpcvit.secure.parties.job import Meeting, Own, OwnImages, OwnNothing, PartyJob, Request
-from mpcvit.secure.parties.roles import Address, Role, roles_of
+from mpcvit.secure.parties.roles import ROLES, Address, Role
 from mpcvit.secure.parties.sockets import UNIX, unix_address
 from mpcvit.secure.parties.wan import Relay, Route
 from mpcvit.storage import CACHE_VARIABLE, cache_folder
@@ -42,7 +42,7 @@ def run_processes(owned: Mapping[Role, Own], profile: Profile, journal: Journal)
     `owned` is what each role alone knows: the place of its model or images. The journal
     holds the data owner's result afterwards.
     """
-    roles = roles_of(profile.protocol)
+    roles = ROLES[profile.protocol]
     session = secrets.token_hex(16)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-")))

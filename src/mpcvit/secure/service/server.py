@@ -22,7 +22,7 @@ from mpcvit.hosts.log import LogWriter
 from mpcvit.hosts.peer import CLIENT, Peer
 from mpcvit.lowering.engine import EngineChoice
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
-from mpcvit.secure.parties.agreement import Terms, difference
+from mpcvit.secure.parties.agreement import Terms, first_difference
 from mpcvit.secure.parties.job import OwnModel
 from mpcvit.secure.parties.roles import Address, Role
 from mpcvit.secure.service.control import ControlConnection
@@ -224,7 +224,7 @@ class Server:
     def _refusal(self, hello: Hello) -> str:
         if reason := self._why_other_dealer(hello):
             return reason
-        if reason := difference(Role.MODEL_OWNER, self._terms, Role.DATA_OWNER, hello.terms):
+        if reason := first_difference(Role.MODEL_OWNER, self._terms, Role.DATA_OWNER, hello.terms):
             return reason
         for what, asked, most in (
             ("images in one session", hello.images, self._limits.max_images),

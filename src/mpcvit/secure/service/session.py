@@ -12,7 +12,7 @@ from mpcvit.errors import UserError
 from mpcvit.hosts.door import Guest, Stream
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.job import Request
-from mpcvit.secure.parties.roles import Role, roles_of
+from mpcvit.secure.parties.roles import ROLES, Role
 from mpcvit.secure.parties.sockets import unix_address
 from mpcvit.secure.parties.supervise import own_address, watch
 from mpcvit.secure.service.control import ControlConnection
@@ -41,7 +41,7 @@ class ServerSession:
     _over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        roles = roles_of(self.profile.protocol)
+        roles = ROLES[self.profile.protocol]
         self._tunnel = Tunnel(
             own_address(self.party.folder),
             unix_address(self.party.folder / _TUNNEL_SOCKET),

@@ -66,7 +66,7 @@ class Opening:
         return self.reveal in (Reveal.CLASS, Reveal.ROUNDED) and self.trust.doubt > 0
 
     def __call__(self, logits: Array, *slack: Array) -> Array:
-        """The array to open: `slack` holds what must not be negative, an array for each stage."""
+        """Return the array to open; `slack` holds what must not be negative, by stage."""
         watched = list(slack)
         if not self._has_values and self.trust.bound > 0:
             watched += [self.trust.bound - logits, logits + self.trust.bound]
@@ -87,7 +87,7 @@ class Opening:
         return jnp.concatenate(parts, axis=1)
 
     def read(self, opened: np.ndarray) -> Answers:
-        """What an opened array says; an array that no honest run gives is refused."""
+        """Return what an opened array says; refuse one that no honest run gives."""
         columns, place = np.asarray(opened), 0
 
         def take(count: int) -> np.ndarray:

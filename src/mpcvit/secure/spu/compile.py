@@ -143,7 +143,7 @@ def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Pro
 
 
 def first_use(kernel: str, shape: Shape) -> Any:
-    """What must run once with a kernel before any product does.
+    """Return what must run once with a kernel before any product does.
 
     It must be elementwise. SPU 0.9.5 draws a mask that is to be reused, and does
     not move its counter for it, if its first use is a product of matrices: what
@@ -163,7 +163,7 @@ def first_use(kernel: str, shape: Shape) -> Any:
 
 
 def _reusing_masks(stage: Stage) -> Callable[[Any, Any], Any]:
-    """A stage whose products open no kernel, once `first_use` has."""
+    """Return a stage whose products open no kernel, once `first_use` has."""
 
     def mark(path: Any, leaf: Any) -> Any:
         return make_cached_var(leaf) if path[-1].key == _KERNEL else leaf
@@ -217,7 +217,7 @@ def _compile(path: Path, secrets: int, hlo: bytes) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """What was kept, unless it is absent or damaged."""
+    """Return what was kept, unless it is absent or damaged."""
     try:
         content = path.read_bytes()
     except OSError:

@@ -103,7 +103,7 @@ class ProfileLog:
     offset: int = 0
 
     def read(self, executable: str, name: str, compute_s: float) -> StageCost:
-        """The cost of the executable that has just run.
+        """Return the cost of the executable that has just run.
 
         SPU's logger may write a moment after the run has ended, and the log may
         begin with what a run that failed had left to say.
@@ -129,7 +129,7 @@ class ProfileLog:
 
 
 def find_report(text: str, executable: str) -> str | None:
-    """The last whole report of an executable in the text of a log."""
+    """Return the last whole report of an executable in the text of a log."""
     begins = [ended.start() for ended in _ENDED.finditer(text) if ended[1] == executable]
     if not begins or not (link := _LINK.search(text, begins[-1])):
         return None

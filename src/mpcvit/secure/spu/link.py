@@ -14,7 +14,7 @@ from mpcvit.artifacts.profile import Limits
 from mpcvit.artifacts.protocols import Protocol
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.secure.errors import PartyError
-from mpcvit.secure.parties.roles import Address, Role, is_this_machine, resolve, roles_of
+from mpcvit.secure.parties.roles import ROLES, Address, Role, is_this_machine, resolve
 from mpcvit.secure.parties.sockets import UNIX
 
 _MAX_JSON_BYTES = 1 << 25  # descriptions carry the scripts of a large program
@@ -115,7 +115,7 @@ def connect(
     loopback, and `tunnel.py` carries its bytes between hosts. With `credentials`
     the link encrypts by itself, for benchmarks that compare the two.
     """
-    roles = roles_of(protocol)
+    roles = ROLES[protocol]
     for address in addresses.values():
         _require_local(address)
     description = _describe(limits, session)
@@ -134,7 +134,7 @@ def connect(
 
 def connect_in_memory(protocol: Protocol, limits: Limits) -> list["MemoryPort"]:
     """Ports for parties in one process, one for each role."""
-    roles = roles_of(protocol)
+    roles = ROLES[protocol]
     description = _describe(limits, secrets.token_hex(8))
     for member in roles:
         description.add_party(member.name, member.name)

@@ -94,14 +94,14 @@ class Sharing:
         return dict(zip(expected, shares, strict=True)), len(message)
 
     def make_up(self, shape: Shape) -> Share:
-        """A share of nothing in particular: for what is run without secrets."""
+        """Return a share of nothing in particular, for what is run without secrets."""
         split = self._io.make_shares(np.zeros(shape, np.float32), libspu.Visibility.VIS_SECRET)
         return split[self._channel.number]
 
     def reveal_to(
         self, receiver: Role, share: Share, shape: Shape
     ) -> tuple[np.ndarray | None, int]:
-        """The single door from secret to public: only `receiver` gets the value.
+        """Open a secret, the only place that does: only `receiver` gets the value.
 
         Every other party sends its share there and learns nothing. Also gives
         the bytes that passed.
