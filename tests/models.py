@@ -34,8 +34,9 @@ def perturbed_parameters(config, architecture, seed=0):
     shapes = jax.eval_shape(lambda: init_parameters(config, architecture, seed))
 
     def perturb(path, leaf):
-        centre = 1 if path[-1].key in ("scale", "gamma") else 0
-        return (centre + 0.3 * rng.standard_normal(leaf.shape)).astype(np.float32)
+        centre = 1 if path[-1].key in ("scale", "gamma", "variance") else 0
+        leaf = (centre + 0.3 * rng.standard_normal(leaf.shape)).astype(np.float32)
+        return np.abs(leaf) + 0.1 if path[-1].key == "variance" else leaf
 
     return jax.tree_util.tree_map_with_path(perturb, shapes)
 

@@ -52,7 +52,7 @@ def weights_row(kind, s, config, parameters=None):
         return relu(s) / (relu(s).sum() + config.attention_eps)
     if kind is table.THE_X:
         r = relu((s / 2 + 1) ** 3).sum()
-        return s * the_x_inverse(r, config.tokens, parameters["inverse"])
+        return s * the_x_inverse(r, len(s), parameters["inverse"])
     if kind is table.RELU_BY_KEYS:
         return relu(s) / len(s)
     if kind is table.SQUARE_BY_KEYS:
@@ -79,9 +79,13 @@ def attention(x, layer, config, parameters):
     if config.qkv_bias:
         qkv = qkv + parameters["qkv"]["bias"]
     out = np.zeros((tokens, width))
+    narrow = config.head_dim_qk or config.head_dim
+    values = 2 * narrow * config.heads  # where values begin
     for head in range(config.heads):
         columns = slice(head * config.head_dim, (head + 1) * config.head_dim)
-        q, k, v = (qkv[:, part * width : (part + 1) * width][:, columns] for part in range(3))
+        q = qkv[:, head * narrow : (head + 1) * narrow]
+        k = qkv[:, (config.heads + head) * narrow : (config.heads + head + 1) * narrow]
+        v = qkv[:, values:][:, columns]
         for row in range(tokens):
             for kind, share in choices(layer, head, row, parameters):
                 y = row_output(kind, q[row], k, v, head, config, parameters)
@@ -99,7 +103,7 @@ def choices(layer, head, row, parameters):
     return [(choice[row] if isinstance(choice, tuple) else choice, 1.0)]
 
 
-def activate(activation, x):
+def activate(activation, x, learnt=None):
     if activation is Activation.GELU:
         return x * 0.5 * (1 + _erf(x / math.sqrt(2)))
     if activation is Activation.GELU_TANH:
@@ -108,34 +112,59 @@ def activate(activation, x):
         return x / (1 + np.exp(-1.702 * x))
     if activation is Activation.RELU:
         return relu(x)
-    return x**2 / 8 + x / 4 + 0.5
+    if activation is Activation.QUAD:
+        return x**2 / 8 + x / 4 + 0.5
+    assert activation is Activation.QUADRATIC
+    return learnt["square"] * x**2 + learnt["slope"] * x + learnt["constant"]
 
 
-def mlp(x, layer, config, parameters):
+def mlp(x, layer, activation, parameters):
     rows = []
     for token, row in enumerate(x):
         hidden = row @ parameters["up"]["kernel"] + parameters["up"]["bias"]
         if isinstance(layer, LayerMixture):
             form, beta = MlpForm.LINEAR, parameters.get("beta", np.ones(1))
             b = beta[token if len(beta) > 1 else 0]
-            hidden = b * activate(config.activation, hidden) + (1 - b) * hidden
+            activated = activate(activation, hidden, parameters.get("quadratic"))
+            hidden = b * activated + (1 - b) * hidden
         else:
             form = layer.mlp[token] if isinstance(layer.mlp, tuple) else layer.mlp
         if form is MlpForm.ACTIVATED:
-            hidden = activate(config.activation, hidden)
+            hidden = activate(activation, hidden, parameters.get("quadratic"))
         y = hidden @ parameters["down"]["kernel"] + parameters["down"]["bias"]
         rows.append(relu(y) if form in (MlpForm.LINEAR_RELU, MlpForm.FUSED_RELU) else y)
     return np.stack(rows)
 
 
-def norm(x, parameters, config):
-    if config.norm is NormForm.LINEAR:
+def norm(x, parameters, form, config):
+    if form is NormForm.LINEAR:
         return x * parameters["scale"] + parameters["bias"]
+    if form is NormForm.BATCH:
+        unit = (x - parameters["mean"]) / np.sqrt(parameters["variance"] + config.norm_eps)
+        y = unit * parameters["scale"] + parameters["bias"]
+        return np.clip(y, -config.clip, config.clip) if config.clip else y
     mean = x.mean(axis=-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
     return (x - mean) / np.sqrt(variance + config.norm_eps) * parameters["scale"] + parameters[
         "bias"
     ]
+
+
+def merge_pairs(x, config):
+    """Merge pairs of patches: side by side if their grid is square, else one above the other."""
+    first = config.pooling is Pooling.CLASS
+    patches = len(x) - first
+    columns = math.isqrt(patches)
+    square = columns * columns == patches
+    if not square:
+        columns = math.isqrt(patches // 2)
+    merged = []
+    for index in range(patches):
+        row, column = divmod(index, columns)
+        if (column if square else row) % 2 == 0:
+            neighbour = index + (1 if square else columns)
+            merged.append((x[first + index] + x[first + neighbour]) / 2)
+    return np.stack([*x[:first], *merged])
 
 
 def embed(image, config, parameters):
@@ -152,6 +181,17 @@ def embed(image, config, parameters):
     return x + parameters["position"]
 
 
+def layer_form(index, layer, config):
+    """What a layer chooses, or else what the model says; tokens 0 keeps all."""
+    form = {"activation": config.activation}
+    for name in ("norm1", "norm2"):
+        kept = f"{index}.{name}" in config.layer_norms
+        form[name] = NormForm.LAYER if kept else config.norm
+    form["tokens"] = config.layer_tokens[index] if config.layer_tokens else 0
+    chosen = vars(layer.form) if hasattr(layer, "form") else {}
+    return form | {name: own for name, own in chosen.items() if own is not None}
+
+
 def vit(images, config, architecture, parameters):
     """Logits [batch, classes]."""
     parameters = _float64(parameters)
@@ -159,16 +199,19 @@ def vit(images, config, architecture, parameters):
     for image in np.asarray(images, np.float64):
         x = embed(image, config, parameters["embed"])
         for index, layer in enumerate(architecture.layers):
-            own = parameters[f"blocks_{index}"]
-            x1 = norm(x, own["norm1"], config)
+            own, form = parameters[f"blocks_{index}"], layer_form(index, layer, config)
+            while form["tokens"] and len(x) > form["tokens"]:
+                x = merge_pairs(x, config)
+            x1 = norm(x, own["norm1"], form["norm1"], config)
             x = x + attention(x1, layer, config, own["attention"])
             if config.block is BlockForm.LITE:
-                x = norm(x, own["norm2"], config)
-                x = x + mlp(x, layer, config, own["mlp"])
+                x = norm(x, own["norm2"], form["norm2"], config)
+                x = x + mlp(x, layer, form["activation"], own["mlp"])
             else:
-                x2 = norm(x, own["norm2"], config)
-                x = x + mlp(x2, layer, config, own["mlp"])
-        x = norm(x, parameters["norm"], config)
+                x2 = norm(x, own["norm2"], form["norm2"], config)
+                x = x + mlp(x2, layer, form["activation"], own["mlp"])
+        last = NormForm.LAYER if "norm" in config.layer_norms else config.norm
+        x = norm(x, parameters["norm"], getattr(architecture, "norm", None) or last, config)
         pooled = x[0] if config.pooling is Pooling.CLASS else x.mean(axis=0)
         logits.append(pooled @ parameters["head"]["kernel"] + parameters["head"]["bias"])
     return np.stack(logits)

@@ -7,12 +7,14 @@ the model it is meant for, and printed as a layers-by-heads picture.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mpcvit.artifacts.forms import FormChoice, NormForm
+from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError, nearest
 from mpcvit.kinds.table import KINDS, Kind
 from mpcvit.storage import read_json, write_text
@@ -86,11 +88,13 @@ Symbolic = TypeVar("Symbolic", Kind, MlpForm)
 class LayerArchitecture:
     """One layer: a choice per head, and one for its MLP.
 
-    A choice is one name for all tokens, or a tuple with one name per token.
+    A choice is one name for all tokens, or a tuple with one name per token. A layer
+    may also choose its norms, its activation, and how many tokens it merges to.
     """
 
     heads: tuple[HeadChoice, ...]
     mlp: MlpChoice = MlpForm.ACTIVATED
+    form: FormChoice = field(default_factory=FormChoice)
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -101,7 +105,8 @@ class LayerArchitecture:
 
     def of_first(self, tokens: int) -> "LayerArchitecture":
         """What its first tokens choose."""
-        return LayerArchitecture(
+        return replace(
+            self,
             heads=tuple(head[:tokens] if isinstance(head, tuple) else head for head in self.heads),
             mlp=self.mlp[:tokens] if isinstance(self.mlp, tuple) else self.mlp,
         )
@@ -112,6 +117,7 @@ class Architecture:
     """What every head and every MLP of a network computes."""
 
     layers: tuple[LayerArchitecture, ...]
+    norm: NormForm | None = None  # after the last block; None: as the model's configuration says
 
     @classmethod
     def uniform(
@@ -124,12 +130,15 @@ class Architecture:
         """
         return cls(layers=(LayerArchitecture(heads=(kind,) * heads, mlp=mlp),) * depth)
 
-    def validate(self, *, depth: int, heads: int, tokens: int) -> None:
-        """Refuse an architecture that was made for a model of another shape."""
+    def require_depth(self, depth: int) -> None:
         if len(self.layers) != depth:
             raise UserError(
                 f"the architecture has {len(self.layers)} layers, but the model has {depth}"
             )
+
+    def validate(self, *, heads: int, tokens: Sequence[int]) -> None:
+        """Refuse an architecture for another shape; `tokens` are those of each layer."""
+        self.require_depth(len(tokens))
         for index, layer in enumerate(self.layers):
             if len(layer.heads) != heads:
                 raise UserError(
@@ -140,10 +149,10 @@ class Architecture:
                 *((f"head {h}", head) for h, head in enumerate(layer.heads)),
                 ("the MLP", layer.mlp),
             ):
-                if isinstance(choice, tuple) and len(choice) != tokens:
+                if isinstance(choice, tuple) and len(choice) != tokens[index]:
                     raise UserError(
                         f"layer {index}, {place} of the architecture chooses for {len(choice)} "
-                        f"tokens, but the model has {tokens}"
+                        f"tokens, but the model has {tokens[index]}"
                     )
 
     def count(self, kind: Kind) -> float:
@@ -188,11 +197,16 @@ class Architecture:
 
     def to_json(self) -> str:
         layers = [
-            {"attention": _encode_heads(layer.heads), "mlp": _encode(layer.mlp)}
+            {
+                "attention": _encode_heads(layer.heads),
+                "mlp": _encode(layer.mlp),
+                **{name: own for name, own in encode(layer.form).items() if own is not None},
+            }
             for layer in self.layers
         ]
         lines = ",\n    ".join(json.dumps(layer) for layer in layers)
-        return f'{{\n  "format": "{FORMAT}",\n  "layers": [\n    {lines}\n  ]\n}}\n'
+        norm = "" if self.norm is None else f',\n  "norm": "{self.norm.value}"'
+        return f'{{\n  "format": "{FORMAT}",\n  "layers": [\n    {lines}\n  ]{norm}\n}}\n'
 
     @classmethod
     def from_json(cls, text: str, origin: str = "architecture") -> "Architecture":
@@ -223,15 +237,18 @@ class Architecture:
         decoded = []
         for index, layer in enumerate(layers):
             where = f"{origin}: layers[{index}]"
-            if not isinstance(layer, dict) or set(layer) != {"attention", "mlp"}:
-                raise UserError(f"{where} must be an object with exactly 'attention' and 'mlp'")
+            if not isinstance(layer, dict) or not {"attention", "mlp"} <= set(layer):
+                raise UserError(f"{where} must be an object with 'attention' and 'mlp'")
+            rest = {name: own for name, own in layer.items() if name not in ("attention", "mlp")}
             decoded.append(
                 LayerArchitecture(
                     heads=_decode_heads(layer["attention"], f"{where}.attention"),
                     mlp=_decode_choice(_FORMS, layer["mlp"], f"{where}.mlp"),
+                    form=decode(FormChoice, rest, where),
                 )
             )
-        return cls(layers=tuple(decoded))
+        norm = decode(NormForm, document["norm"], f"{origin}: norm") if "norm" in document else None
+        return cls(layers=tuple(decoded), norm=norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,10 +291,13 @@ class Mixture:
 
     layers: tuple[LayerMixture, ...]
 
-    def validate(self, *, depth: int, heads: int, tokens: int) -> None:
-        """Refuse a mixture that was made for a model of another depth; it fits any other shape."""
+    def require_depth(self, depth: int) -> None:
         if len(self.layers) != depth:
             raise UserError(f"the mixture has {len(self.layers)} layers, but the model has {depth}")
+
+    def validate(self, *, heads: int, tokens: Sequence[int]) -> None:
+        """Refuse a mixture that was made for another depth; it fits any other shape."""
+        self.require_depth(len(tokens))
 
 
 def _legend_order(name: Kind | MlpForm) -> tuple[bool, str]:

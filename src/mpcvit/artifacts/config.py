@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 
 from mpcvit.artifacts.architecture import ActivationGranularity, Granularity
+from mpcvit.artifacts.forms import Activation, NormForm, grid_of
 from mpcvit.codec import decode, override, read_toml, require
 from mpcvit.errors import nearest
 from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, SOFTMAX, Kind, default_constants
@@ -37,27 +38,6 @@ class Pooling(str, Enum):
     MEAN = "mean"
 
 
-class Activation(str, Enum):
-    """The MLP's non-linearity."""
-
-    GELU = "gelu"
-    GELU_TANH = "gelu_tanh"
-    GELU_SIGMOID = "gelu_sigmoid"
-    RELU = "relu"
-    QUAD = "quad"
-
-
-class NormForm(str, Enum):
-    """How tokens are normalised.
-
-    layer:  centred, divided by their deviation, then scaled and shifted
-    linear: scaled and shifted alone, as THE-X does
-    """
-
-    LAYER = "layer"
-    LINEAR = "linear"
-
-
 class CostForm(str, Enum):
     """How the search adds up seconds.
 
@@ -83,6 +63,7 @@ class DataConfig:
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     eval_crop: float = 1.0  # central fraction of a test image that is kept; timm's crop_pct
+    validation_images: int = 0  # set apart from training, and judged by instead of test images
     train_images: int = 0  # number of training images to use, evenly sampled; 0: all
     workers: int = -1  # threads that augment; -1: one per spare core, at most 8
 
@@ -91,7 +72,8 @@ class DataConfig:
         require(len(self.mean) == len(self.std), "std", "must be as long as data.mean")
         require(all(value > 0 for value in self.std), "std", "must be positive")
         require(0 < self.eval_crop <= 1, "eval_crop", "must lie in (0, 1]")
-        require(self.train_images >= 0, "train_images", "must not be negative")
+        for name in ("train_images", "validation_images"):
+            require(getattr(self, name) >= 0, name, "must not be negative")
         require(self.workers >= -1, "workers", "must be -1 or more")
 
 
@@ -150,7 +132,11 @@ class ModelConfig:
     pooling: Pooling = Pooling.CLASS
     qkv_bias: bool = False
     norm: NormForm = NormForm.LAYER
+    layer_norms: tuple[str, ...] = ()  # which stay layer norms, such as "1.norm2" or "norm"
     norm_eps: float = 1e-5
+    clip: float = 0.0  # bound of what a batch norm gives; 0: none
+    layer_tokens: tuple[int, ...] = ()  # of each layer, merged from the layer before; (): all
+    head_dim_qk: int = 0  # columns of a head's queries and keys; 0: as many as of its values
     attention: Kind = SOFTMAX  # of every head, where no architecture is given
     activation: Activation = Activation.GELU
     attention_eps: float = 1e-8  # in the denominators of relu_softmax and quad2
@@ -171,7 +157,7 @@ class ModelConfig:
             require(getattr(self, name) > 0, name, "must be positive")
         for name in ("dropout", "attention_dropout", "stochastic_depth"):
             require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)")
-        for name in ("attention_eps", "xnorm_eps"):
+        for name in ("attention_eps", "xnorm_eps", "clip", "head_dim_qk"):
             require(getattr(self, name) >= 0, name, "must not be negative")
         require(0 < self.linformer_ratio <= 1, "linformer_ratio", "must lie in (0, 1]")
         known = list(default_constants())
@@ -187,6 +173,49 @@ class ModelConfig:
             "image_size",
             f"({self.image_size}) must be divisible by model.patch_size ({self.patch_size})",
         )
+        for name in ("layer_norms", "clip"):
+            require(
+                not getattr(self, name) or self.norm is NormForm.BATCH,
+                name,
+                f'is for model.norm = "batch", not "{self.norm.value}"',
+            )
+        for name in self.layer_norms:
+            known = nearest(name, self.norm_places)
+            require(name in self.norm_places, "layer_norms", f"names no norm {name!r}; {known}")
+        if self.layer_tokens:
+            self._require_schedule()
+
+    def _require_schedule(self) -> None:
+        counts = self.layer_tokens
+        require(
+            len(counts) == self.depth,
+            "layer_tokens",
+            f"has {len(counts)} entries, but model.depth is {self.depth}",
+        )
+        for before, count in zip((self.tokens, *counts), counts, strict=False):
+            reason = self.refuse_merge(before, count)
+            require(not reason, "layer_tokens", reason)
+
+    def refuse_merge(self, before: int, count: int) -> str:
+        """Return why so many tokens cannot be merged to `count`, or nothing."""
+        if count <= before and self.grid(count) is not None:
+            return ""
+        possible = [str(n) for n in range(self.tokens, 0, -1) if self.grid(n) is not None]
+        return (
+            f"cannot go from {before} to {count} tokens: "
+            f"merging pairs of neighbours leaves {', '.join(possible)}"
+        )
+
+    @property
+    def norm_places(self) -> list[str]:
+        """Return the name of every norm, in the order of the network."""
+        blocks = (f"{index}.{name}" for index in range(self.depth) for name in ("norm1", "norm2"))
+        return [*blocks, "norm"]
+
+    def grid(self, tokens: int) -> tuple[int, int] | None:
+        """Return rows and columns of the patches among `tokens`, or None if impossible."""
+        side = self.image_size // self.patch_size
+        return grid_of(side, tokens - (self.pooling is Pooling.CLASS))
 
     @property
     def patches(self) -> int:
@@ -201,6 +230,10 @@ class ModelConfig:
         return self.width // self.heads
 
     @property
+    def qk_dim(self) -> int:
+        return self.head_dim_qk or self.head_dim
+
+    @property
     def hidden(self) -> int:
         return int(self.width * self.mlp_ratio)
 
@@ -208,9 +241,9 @@ class ModelConfig:
         """Return a constant of an attention kind, as given or as the kind's row has it."""
         return self.constants.get(name, default_constants()[name])
 
-    @property
-    def linformer_tokens(self) -> int:
-        return max(1, round(self.linformer_ratio * self.tokens))
+    def linformer_tokens(self, tokens: int) -> int:
+        """Return how many keys Linformer makes of those of a layer."""
+        return max(1, round(self.linformer_ratio * tokens))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +258,7 @@ class TrainConfig:
     warmup_learning_rate: float = 1e-6
     weight_decay: float = 5e-2
     clip_norm: float = 0.0  # 0: no clipping
+    norm_transition_epochs: float = 0.0  # over which layer norms turn into batch norms; 0: at once
     piece_size: int = 0  # images that a device takes at once; 0: 8 on a CPU, else all
     precision: Precision = Precision.FLOAT32
     eval_batch_size: int = 256
@@ -237,7 +271,7 @@ class TrainConfig:
         require(self.eval_every_epochs > 0, "eval_every_epochs", "must be positive")
         for name in (
             *("min_learning_rate", "warmup_epochs", "warmup_learning_rate", "weight_decay"),
-            *("clip_norm", "checkpoint_every_minutes", "piece_size"),
+            *("clip_norm", "norm_transition_epochs", "checkpoint_every_minutes", "piece_size"),
         ):
             require(getattr(self, name) >= 0, name, "must not be negative")
         require(

@@ -94,7 +94,7 @@ class LatencyTable:
 
     def price(self, architecture: Architecture) -> Cost:
         """Return the cost of a whole network."""
-        architecture.validate(depth=len(self.layers), heads=self.heads, tokens=self.tokens)
+        architecture.validate(heads=self.heads, tokens=[self.tokens] * len(self.layers))
         layers = (self.price_layer(index, layer) for index, layer in enumerate(architecture.layers))
         return sum(layers, self.rest)
 

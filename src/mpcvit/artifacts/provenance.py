@@ -68,6 +68,20 @@ class Provenance:
         }
         object.__setattr__(self, "config", {**self.config, **cleared})
 
+    @property
+    def top1(self) -> float | None:
+        """Return the accuracy by which the training judged, or None if it was not measured."""
+        return self.metrics.get(f"{judged_by(self.metrics)}_top1")
+
+
+def judged_by(metrics: Mapping[str, Any]) -> str:
+    """Return the images that a training judged by: "validation" if it set some apart, or "test".
+
+    >>> judged_by({"validation_top1": 0.6}), judged_by({"test_top1": 0.6})
+    ('validation', 'test')
+    """
+    return "validation" if "validation_top1" in metrics else "test"
+
 
 def clear_run(folder: Path) -> None:
     """Delete the files of an earlier run, so that the two cannot be confused."""

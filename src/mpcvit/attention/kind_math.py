@@ -57,7 +57,8 @@ class KindMath:
     linear:          outputs from q, k and v in an order that forms no scores. A kind with
                      weights too takes it where no weights are dropped.
     keys_and_values: what it makes of keys and values first
-    learn:           its own parameters by name, made in the module that is given
+    learn:           its own parameters by name, made in the module that is given, for so
+                     many tokens
 
     As it is lowered:
     lowered:         the phases from scores to weights and a factor per row, or None;
@@ -73,7 +74,7 @@ class KindMath:
     weights: Callable[[Array, Context], Array] | None = None
     linear: Callable[[Array, Array, Array, Context], Array] | None = None
     keys_and_values: Callable[[Array, Array, Context], tuple[Array, Array]] | None = None
-    learn: Callable[[nn.Module, ModelConfig, Any], dict[str, Any]] | None = None
+    learn: Callable[[nn.Module, ModelConfig, Any, int], dict[str, Any]] | None = None
     lowered: Callable[[Array, Context], Phases] | None = None
     lowered_linear: Callable[[Array, Array, Context], Phases] | None = None
     lowered_keys_and_values: Callable[[Array, Array, Context], tuple[Array, Array]] | None = None

@@ -27,8 +27,8 @@ def keys_and_values(k: Array, v: Array, context: Context) -> tuple[Array, Array]
     return context.learned[_NAMES[0]] @ k, context.learned[_NAMES[1]] @ v
 
 
-def learn(module: nn.Module, config: ModelConfig, dtype: Any) -> dict[str, Any]:
-    shape, init = (config.linformer_tokens, config.tokens), nn.initializers.xavier_uniform()
+def learn(module: nn.Module, config: ModelConfig, dtype: Any, tokens: int) -> dict[str, Any]:
+    shape, init = (config.linformer_tokens(tokens), tokens), nn.initializers.xavier_uniform()
     return {name: module.param(name, init, shape).astype(dtype) for name in _NAMES}
 
 

@@ -49,20 +49,21 @@ class Inverse(nn.Module):
     """
 
     config: ModelConfig
+    tokens: int
     dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, sums: Float[Array, "*lead query 1"]) -> Float[Array, "*lead query 1"]:
         hidden, init = self.config.the_x_hidden, nn.initializers.he_normal()
-        x = (sums / self.config.tokens).reshape(-1, 1)  # one product, whatever the batch
+        x = (sums / self.tokens).reshape(-1, 1)  # one product, whatever the batch
         for name, size in zip(_LINEARS, (hidden, hidden, 1), strict=True):
             x = nn.Dense(size, dtype=self.dtype, kernel_init=init, name=name)(x)
             x = x if name == "output" else jax.nn.relu(x)
-        return x.reshape(sums.shape) / self.config.tokens
+        return x.reshape(sums.shape) / self.tokens
 
 
-def learn(module: nn.Module, config: ModelConfig, dtype: Any) -> dict[str, Any]:
-    return {"inverse": Inverse(config, dtype=dtype, name="inverse", parent=module)}
+def learn(module: nn.Module, config: ModelConfig, dtype: Any, tokens: int) -> dict[str, Any]:
+    return {"inverse": Inverse(config, tokens, dtype=dtype, name="inverse", parent=module)}
 
 
 def fold(config: ModelConfig, attention: Any) -> dict[str, Any]:

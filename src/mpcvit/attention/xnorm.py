@@ -51,7 +51,7 @@ def linear(q: Array, k: Array, v: Array, context: Context) -> Array:
     return xnorm_attention(q, k, v, gamma, context.config.xnorm_eps)
 
 
-def learn(module: nn.Module, config: ModelConfig, dtype: Any) -> dict[str, Any]:
+def learn(module: nn.Module, config: ModelConfig, dtype: Any, tokens: int) -> dict[str, Any]:
     gamma = module.param("gamma", nn.initializers.ones, (config.heads,))
     return {"gamma": gamma.astype(dtype)}
 

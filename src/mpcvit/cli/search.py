@@ -9,7 +9,7 @@ import typer
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig, SearchConfig, load_config
 from mpcvit.artifacts.profile import load_profile
-from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE
+from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE, judged_by
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure
 from mpcvit.cli.run import ProfileName
@@ -116,7 +116,8 @@ def search(
     from mpcvit.search.task import search as stage
 
     result = run_training(stage, config, folder, latency=table, resume=resume)
-    accuracy = result.provenance.metrics["test_top1"]
+    accuracy = result.provenance.top1 or 0.0
+    split = judged_by(result.provenance.metrics)
     means = [sum(sum(rows) / len(rows) for rows in heads) / len(heads) for heads in result.alpha]
     if as_json:
         print_json(
@@ -132,7 +133,7 @@ def search(
         {
             "seconds": table.source,
             "mean alpha": "  ".join(f"{mean:.3f}" for mean in means) + "  (layers in order)",
-            "test accuracy": f"{100 * accuracy:.2f} % (of the mixture)",
+            f"{split} accuracy": f"{100 * accuracy:.2f} % (of the mixture)",
             "search": folder / SEARCH_FILE,
             "figure": folder / SEARCH_FIGURE_FILE,
         }

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mpcvit.artifacts.provenance import CURVES_FILE, MODEL_FILE
+from mpcvit.artifacts.provenance import CURVES_FILE, MODEL_FILE, judged_by
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure
 from mpcvit.cli.running import Fresh, Out, Resume, check_run_folder, run_training
@@ -97,9 +97,10 @@ def retrain(
 
 def _load_architecture(path: Path, config: "Config") -> "Architecture":
     from mpcvit.artifacts.architecture import Architecture
+    from mpcvit.artifacts.resolve import validate
 
     architecture, model = Architecture.load(path), config.model
-    architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
+    validate(model, architecture)
     return architecture
 
 
@@ -108,9 +109,10 @@ def _tell(checkpoint: "Checkpoint", folder: Path, as_json: bool) -> None:
     if as_json:
         print_json({"model": str(folder / MODEL_FILE), **metrics})
         return
+    split = judged_by(metrics)
     print_pairs(
         {
-            "test accuracy": f"{100 * metrics['test_top1']:.2f} %",
+            f"{split} accuracy": f"{100 * metrics[f'{split}_top1']:.2f} %",
             "model": folder / MODEL_FILE,
             "curves": folder / CURVES_FILE,
         }

@@ -3,10 +3,11 @@
 `kinds/costs.py` says what is counted, and under which protocol.
 """
 
-from mpcvit.artifacts.architecture import MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import Activation, ModelConfig, NormForm
 from mpcvit.artifacts.latency import WAN, LatencyTable, LayerCosts
 from mpcvit.artifacts.profile import NetworkLink
+from mpcvit.artifacts.resolve import require_plain
 from mpcvit.codec import encode
 from mpcvit.kinds.costs import (
     CONSTANT,
@@ -38,6 +39,8 @@ _ACTIVATIONS = {
 
 def estimate(model: ModelConfig, network: NetworkLink = WAN) -> LatencyTable:
     """The table of a model's every choice."""
+    uniform = Architecture.uniform(model.attention, depth=model.depth, heads=model.heads)
+    require_plain(model, uniform, "the modelled latency table")
     norm = _norm(model)
     width, tokens = model.width, model.tokens
     patch_values = model.patch_size**2 * model.channels

@@ -36,6 +36,12 @@ class Dataset:
     test: Split
     classes: tuple[str, ...]
     fingerprint: str
+    validation: Split | None = None  # cut from the training images
+
+    @property
+    def judging(self) -> Split:
+        """Return the images that choices are made by: test images only without a validation."""
+        return self.test if self.validation is None else self.validation
 
 
 def load_dataset(
@@ -51,7 +57,8 @@ def load_dataset(
 
     Training images are stored at `image_size`; test images are cut to
     `config.eval_crop` too. Of training images only `config.train_images` are
-    kept, where that is set. `progress` hears (description, done, total).
+    kept, where that is set; `config.validation_images` are set apart before.
+    `progress` hears (description, done, total).
     """
     source = find_source(config)
     train, test = (
@@ -60,7 +67,9 @@ def load_dataset(
     )
     if train.classes != test.classes:
         raise UserError(f"{source.root}: its train and test images have different class names")
-    kept, tested = _as_split(train), _as_split(test)
+    kept, tested, validation = _as_split(train), _as_split(test), None
+    if config.validation_images:
+        kept, validation = _set_apart(kept, config.validation_images, classes)
     if config.train_images:
         kept = _part(kept, config.train_images, source)
     return Dataset(
@@ -68,6 +77,7 @@ def load_dataset(
         test=tested,
         classes=train.classes,
         fingerprint=hashlib.sha256(f"{kept.fingerprint} {tested.fingerprint}".encode()).hexdigest(),
+        validation=validation,
     )
 
 
@@ -85,7 +95,30 @@ def _part(split: Split, count: int, source: Source) -> Split:
         raise UserError(
             f"data.train_images is {count}, but {source.root} has {len(split)} training images"
         )
-    places = _places(split, count)
+    return _subset(split, _places(split, count))
+
+
+def _set_apart(split: Split, count: int, classes: int) -> tuple[Split, Split]:
+    """Return the rest of a split, and `count` images: as many of each class, from all over it.
+
+    The choice depends on the labels alone, so that every run sets the same images apart.
+    """
+    chosen = []
+    for label in range(classes):
+        places = np.flatnonzero(split.labels == label)
+        wanted = count // classes + (label < count % classes)
+        if wanted >= len(places):
+            raise UserError(
+                f"data.validation_images is {count}, but class {label} has only "
+                f"{len(places)} training images: some must remain"
+            )
+        chosen.append(places[np.linspace(0, len(places) - 1, wanted).astype(int)])
+    apart = np.zeros(len(split), bool)
+    apart[np.concatenate(chosen)] = True
+    return _subset(split, np.flatnonzero(~apart)), _subset(split, np.flatnonzero(apart))
+
+
+def _subset(split: Split, places: np.ndarray) -> Split:
     images, labels = np.asarray(split.images[places]), split.labels[places]
     content = hashlib.sha256(images.data)
     content.update(labels.data)

@@ -104,7 +104,7 @@ class SearchRun:
             "search": self.recipe.name,
             "seed": self.config.seed,
             "latency_weight": self.result.search.latency_weight,
-            "mixture_top1": round(100 * self.result.provenance.metrics["test_top1"], 2),
+            "mixture_top1": round(100 * (self.result.provenance.top1 or 0.0), 2),
             "mean_alpha_by_layer": " ".join(f"{mean:.4f}" for mean in self.layer_means),
             "epochs": self.config.train.epochs,
             "prices": self.result.latency.source,

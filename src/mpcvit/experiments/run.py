@@ -41,7 +41,7 @@ def run_experiment(
     searches: list[SearchRun] = []
     summaries: list[Summary] = []
     means: Mapping[str, list[float]] = {}
-    images = len(store.dataset.test)
+    images = len(store.dataset.judging)
     for seed in seeds:
         for recipe in experiment.networks:
             if only_finished and not store.is_finished(recipe, seed):

@@ -14,6 +14,7 @@ import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import BlockForm, ModelConfig, NormForm, Pooling
+from mpcvit.artifacts.resolve import require_plain
 from mpcvit.attention.kind_math import math_of
 from mpcvit.lowering.heads import folded_scale, kinds_of
 from mpcvit.model.checkpoint import Parameters
@@ -25,6 +26,7 @@ _LEAST_GAIN = 1e-4  # of a kind, in a head that has rows of other kinds too
 
 def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters) -> Weights:
     """Return the weights of a lowered network, by stage."""
+    require_plain(config, architecture, "lowering")
     exact, centring = _float64(parameters), _centring(config)
     weights: Weights = {"embed": _embed(config, exact["embed"], centring)}
     for index, layer in enumerate(architecture.layers):

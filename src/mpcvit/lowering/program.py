@@ -22,6 +22,7 @@ from safetensors.numpy import save_file
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.provenance import Provenance
+from mpcvit.artifacts.resolve import validate
 from mpcvit.codec import decode, encode
 from mpcvit.data import make_inputs
 from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
@@ -94,7 +95,7 @@ class SecureProgram:
 
     def __post_init__(self) -> None:
         model = self.model
-        self.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
+        validate(model, self.architecture)
         if len(self.classes) != model.classes:
             raise UserError("the parts of the program do not fit each other")
         functions_of(self.plan, model, self.architecture)  # refuses a plan that lacks something

@@ -21,6 +21,7 @@ from safetensors.numpy import save_file
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.provenance import Provenance
+from mpcvit.artifacts.resolve import validate
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 from mpcvit.model.vit import init_parameters
@@ -147,7 +148,7 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 def _check(checkpoint: Checkpoint) -> None:
     """Refuse parameters that do not fit the model they come with."""
     model, architecture = checkpoint.model, checkpoint.architecture
-    architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
+    validate(model, architecture)
     if len(checkpoint.classes) != model.classes:
         raise UserError(
             f"{len(checkpoint.classes)} class names were given for {model.classes} classes"
@@ -160,6 +161,7 @@ def _check(checkpoint: Checkpoint) -> None:
     tree = jax.eval_shape(lambda: init_parameters(model, architecture, seed=0))
     expected, found = _shapes(tree), _shapes(checkpoint.parameters)
     if expected == found:
+        _require_statistics(checkpoint.parameters)
         return
     missing, unknown = (
         sorted(expected.keys() - found.keys()),
@@ -175,6 +177,19 @@ def _check(checkpoint: Checkpoint) -> None:
         f"the parameters do not fit the model: '{name}' has shape {found[name]}, "
         f"but {expected[name]} is expected"
     )
+
+
+def _require_statistics(parameters: Parameters) -> None:
+    """Refuse means and variances of batch norms that are no numbers."""
+    for name, tensor in _flatten(parameters).items():
+        kind = name.rpartition(".")[2]
+        if kind in ("mean", "variance"):
+            values = np.asarray(tensor)
+            if not np.isfinite(values).all() or (kind == "variance" and (values < 0).any()):
+                raise UserError(
+                    f"'{name}' has statistics that are no numbers: the training ran away; "
+                    "set model.layer_norms, model.clip or train.clip_norm, and train again"
+                )
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

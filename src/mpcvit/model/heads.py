@@ -12,6 +12,7 @@ from mpcvit.kinds.table import Kind
 from mpcvit.model.gather import gather, merge
 
 HeadArray = Float[Array, "batch head token head_dim"]
+ValueArray = Float[Array, "batch head token value_dim"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +53,10 @@ def route(
     choices: Sequence[HeadChoice],
     q: HeadArray,
     k: HeadArray,
-    v: HeadArray,
+    v: ValueArray,
     context: Context,
     drop: Drop | None,
-) -> tuple[HeadArray, dict[str, Array]]:
+) -> tuple[ValueArray, dict[str, Array]]:
     """Compute every head by its own kind, and nothing that no head uses.
 
     Also gives the scores that were formed, named by kind, heads and rows.
@@ -82,10 +83,10 @@ def mix(
     alpha: Float[Array, "alphas rows"],
     q: HeadArray,
     k: HeadArray,
-    v: HeadArray,
+    v: ValueArray,
     context: Context,
     drop: Drop | None,
-) -> tuple[HeadArray, dict[str, Array]]:
+) -> tuple[ValueArray, dict[str, Array]]:
     """Compute every head by both kinds of a search.
 
         y = alpha kept(q, k, v) + (1 - alpha) replacement(q, k, v)

@@ -1,4 +1,4 @@
-"""Linear, layer norm and GeLU with gradients written out.
+"""Linear, norms and activations with gradients written out.
 
 The functions are the plain formulas, and so are the gradients, up to rounding.
 Written out, a training step on a CPU is much shorter (docs/performance.md):
@@ -93,6 +93,74 @@ def _normalise_backward(
 
 
 normalise.defvjp(_normalise_forward, _normalise_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def batch_normalise(
+    x: Rows, scale: Float[Array, "inputs"], bias: Float[Array, "inputs"], eps: float
+) -> tuple[Rows, Float[Array, "inputs"], Float[Array, "inputs"]]:
+    """(x - mean) / sqrt(variance + eps) * scale + bias, column by column; mean and variance.
+
+    The two statistics are for averages: no gradient flows through them.
+    """
+    return _batch_normalise_forward(x, scale, bias, eps)[0]
+
+
+def _batch_normalise_forward(
+    x: Array, scale: Array, bias: Array, eps: float
+) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
+    mean = _sum_rows(x) / x.shape[0]
+    centred = x - mean
+    variance = _sum_rows(jnp.square(centred)) / x.shape[0]
+    inverse = lax.rsqrt(variance + eps)
+    unit = centred * inverse
+    return (unit * scale + bias, mean, variance), (unit, inverse, scale)
+
+
+def _batch_normalise_backward(
+    eps: float, saved: tuple[Array, Array, Array], gradients: tuple[Array, Array, Array]
+) -> tuple[Array, Array, Array]:
+    unit, inverse, scale = saved
+    gradient, rows = gradients[0], unit.shape[0]
+    scale_gradient, bias_gradient = _sum_rows(gradient * unit), _sum_rows(gradient)
+    centred = gradient - bias_gradient / rows - unit * (scale_gradient / rows)
+    return scale * inverse * centred, scale_gradient, bias_gradient
+
+
+batch_normalise.defvjp(_batch_normalise_forward, _batch_normalise_backward)
+
+
+@jax.custom_vjp
+def quadratic(
+    x: Rows,
+    square: Float[Array, "inputs"],
+    slope: Float[Array, "inputs"],
+    constant: Float[Array, "inputs"],
+) -> Rows:
+    """a x^2 + b x + c, with coefficients for each column."""
+    return (square * x + slope) * x + constant
+
+
+def _quadratic_backward(
+    saved: tuple[Array, Array, Array], gradient: Array
+) -> tuple[Array, Array, Array, Array]:
+    x, square, slope = saved
+    weighted = gradient * x
+    return (
+        gradient * (2 * square * x + slope),
+        _sum_rows(weighted * x),
+        _sum_rows(weighted),
+        _sum_rows(gradient),
+    )
+
+
+quadratic.defvjp(
+    lambda x, square, slope, constant: (
+        (square * x + slope) * x + constant,
+        (x, square, slope),
+    ),
+    _quadratic_backward,
+)
 
 
 def _normal_cdf(x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Linear, normalisation, dropout and stochastic depth."""
+"""Linear, activations, norms, merged tokens, dropout and stochastic depth."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mpcvit.artifacts.config import Activation
+from mpcvit.artifacts.forms import Activation
 from mpcvit.model import kernels
 
 default_init = nn.initializers.normal(stddev=0.02)
@@ -48,6 +48,7 @@ def activate(activation: Activation, x: Array) -> Array:
     anywhere; quad is near it only around zero, and nets must be trained with it.
     Secure cost: gelu and its two forms are dear (erf, tanh, sigmoid); relu is
     one comparison and one product; quad is one square.
+    The learnt `quadratic` is a layer of its own, `Quadratic`.
     Source: docs/numerics.md#mlp-activations
 
     >>> activate(Activation.QUAD, jnp.array([2.0, -2.0])).tolist()
@@ -64,6 +65,31 @@ def activate(activation: Activation, x: Array) -> Array:
             return jax.nn.relu(x)
         case Activation.QUAD:
             return 0.125 * jnp.square(x) + 0.25 * x + 0.5
+        case Activation.QUADRATIC:
+            raise AssertionError("a learnt quadratic has parameters")
+
+
+class Quadratic(nn.Module):
+    """A learnt parabola for each channel, in place of GeLU.
+
+        y = a x^2 + b x + c,  at first a = 1/4, b = 1/2, c = 0
+
+    The first parabola is near GeLU around zero.
+    Range: unbounded, and it squares outliers: something before it must bound them.
+    Secure cost: one square and one product per entry; c folds into the next bias.
+    Source: docs/numerics.md#quadratic
+    """
+
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*lead hidden"]) -> Float[Array, "*lead hidden"]:
+        coefficients = (
+            self.param(name, nn.initializers.constant(first), x.shape[-1:]).astype(self.dtype)
+            for name, first in (("square", 0.25), ("slope", 0.5), ("constant", 0.0))
+        )
+        rows = x.astype(self.dtype).reshape(-1, x.shape[-1])
+        return kernels.quadratic(rows, *coefficients).reshape(x.shape)
 
 
 class LayerNorm(nn.Module):
@@ -105,6 +131,74 @@ class LinearNorm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
         rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
         return (rows * scale[None] + bias[None]).astype(self.dtype).reshape(x.shape)
+
+
+class BatchNorm(nn.Module):
+    """Centre and scale every channel by what it is over images and tokens.
+
+        training:    y = (x - mean(x)) / sqrt(var(x) + eps) * scale + bias
+        evaluation:  y = (x - mean) / sqrt(variance + eps) * scale + bias
+
+    In training, mean and variance are those of the images that a device takes at
+    once (train.piece_size). They are also put into the collection "statistics".
+    In evaluation they are constants beside scale and bias. `layer_share` of a layer
+    norm with the same scale and bias is mixed in while a network is converted.
+    `clip` bounds what it gives, because an outlier is not divided by its own size.
+    Statistics are float32 whatever the computing type.
+    Secure cost: none once folded into the weights around it; a clip takes comparisons.
+    Source: docs/numerics.md#batch-norm
+    """
+
+    eps: float
+    clip: float = 0.0
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*lead width"],
+        *,
+        train: bool = False,
+        layer_share: Array | None = None,
+    ) -> Float[Array, "*lead width"]:
+        zeros, ones, width = nn.initializers.zeros, nn.initializers.ones, x.shape[-1:]
+        scale, bias = self.param("scale", ones, width), self.param("bias", zeros, width)
+        mean, variance = self.param("mean", zeros, width), self.param("variance", ones, width)
+        rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
+        if train:
+            y, mean, variance = kernels.batch_normalise(rows, scale, bias, self.eps)
+            if self.is_mutable_collection("statistics"):
+                self.put_variable("statistics", "mean", mean)
+                self.put_variable("statistics", "variance", variance)
+            if layer_share is not None:
+                by_token = kernels.normalise(rows, scale, bias, self.eps)
+                y = (1 - layer_share) * y + layer_share * by_token
+        else:
+            gain = scale * jax.lax.rsqrt(variance + self.eps)
+            y = rows * gain[None] + (bias - mean * gain)[None]
+        if self.clip:
+            y = jnp.clip(y, -self.clip, self.clip)
+        return y.astype(self.dtype).reshape(x.shape)
+
+
+def merge_tokens(
+    x: Float[Array, "batch token width"], before: tuple[int, int], after: tuple[int, int]
+) -> Float[Array, "batch fewer width"]:
+    """Merge patches from one grid to a coarser one by means; a class token stays.
+
+    Secure cost: none but local sums; the factor folds into the next weights.
+    Source: docs/numerics.md#merged-tokens
+
+    >>> x = jnp.arange(5.0).reshape(1, 5, 1)  # class token, then two rows of two
+    >>> merge_tokens(x, (2, 2), (2, 1)).ravel().tolist()
+    [0.0, 1.5, 3.5]
+    """
+    batch, tokens, width = x.shape
+    kept = tokens - before[0] * before[1]
+    (rows, columns), (down, across) = after, (before[0] // after[0], before[1] // after[1])
+    cells = x[:, kept:].reshape(batch, rows, down, columns, across, width)
+    merged = cells.mean(axis=(2, 4)).reshape(batch, rows * columns, width)
+    return jnp.concatenate([x[:, :kept], merged], axis=1) if kept else merged
 
 
 def dropout(rng: Array, x: Array, rate: float) -> Array:

@@ -1,5 +1,7 @@
 """The Vision Transformer: patches, blocks, classifier; any architecture."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -14,14 +16,27 @@ from mpcvit.artifacts.architecture import (
     Mixture,
     MlpForm,
 )
-from mpcvit.artifacts.config import BlockForm, ModelConfig, NormForm, Pooling
+from mpcvit.artifacts.config import BlockForm, ModelConfig, Pooling
+from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
+from mpcvit.artifacts.resolve import forms_of, head_norm_of, validate
 from mpcvit.attention.kind_math import Context, math_of
 from mpcvit.model.gather import gather, merge
 from mpcvit.model.heads import mix, route
-from mpcvit.model.layers import LayerNorm, Linear, LinearNorm, activate, drop_path, dropout
+from mpcvit.model.layers import (
+    BatchNorm,
+    LayerNorm,
+    Linear,
+    LinearNorm,
+    Quadratic,
+    activate,
+    drop_path,
+    dropout,
+    merge_tokens,
+)
 
 Images = Float[Array, "batch row column channel"]
 Tokens = Float[Array, "batch token width"]
+FewerTokens = Float[Array, "batch kept_token width"]
 Intermediates = dict[str, Any]
 
 
@@ -66,31 +81,35 @@ class Attention(nn.Module):
     def __call__(self, x: Tokens, *, train: bool) -> tuple[Tokens, dict[str, Array]]:
         config = self.config
         batch, tokens, width = x.shape
-        qkv = Linear(width, 3 * width, use_bias=config.qkv_bias, dtype=self.dtype, name="qkv")(x)
-        qkv = qkv.reshape(batch, tokens, 3, config.heads, config.head_dim)
-        q, k, v = (qkv[:, :, part].transpose(0, 2, 1, 3) for part in range(3))
+        narrow = config.heads * config.qk_dim
+        outputs, use_bias = 2 * narrow + width, config.qkv_bias
+        qkv = Linear(width, outputs, use_bias=use_bias, dtype=self.dtype, name="qkv")(x)
+        q, k, v = (
+            part.reshape(batch, tokens, config.heads, -1).transpose(0, 2, 1, 3)
+            for part in jnp.split(qkv, (narrow, 2 * narrow), axis=-1)
+        )
         drop = self._drop if train and config.attention_dropout > 0 else None
-        context = Context(config=config, learned=self._learned())
+        context = Context(config=config, learned=self._learned(tokens))
         if isinstance(self.layer, LayerMixture):
-            y, scores = mix(self.layer, self._alpha(self.layer), q, k, v, context, drop)
+            y, scores = mix(self.layer, self._alpha(self.layer, tokens), q, k, v, context, drop)
         else:
             y, scores = route(self.layer.heads, q, k, v, context, drop)
         y = y.transpose(0, 2, 1, 3).reshape(batch, tokens, width)
         return Linear(width, width, dtype=self.dtype, name="proj")(y), scores
 
-    def _alpha(self, layer: LayerMixture) -> Array:
-        shape = layer.alpha_shape(heads=self.config.heads, tokens=self.config.tokens)
+    def _alpha(self, layer: LayerMixture, tokens: int) -> Array:
+        shape = layer.alpha_shape(heads=self.config.heads, tokens=tokens)
         return self.param("alpha", nn.initializers.ones, shape).astype(self.dtype)
 
     def _drop(self, weights: Array) -> Array:
         return dropout(self.make_rng("dropout"), weights, self.config.attention_dropout)
 
-    def _learned(self) -> dict[str, Any]:
+    def _learned(self, tokens: int) -> dict[str, Any]:
         """Return parameters of the kinds that this layer uses, and of no others."""
         learned: dict[str, Any] = {}
         for kind in sorted(self.layer.kinds, key=str):
             if (learn := math_of(kind).learn) is not None:
-                learned |= learn(self, self.config, self.dtype)
+                learned |= learn(self, self.config, self.dtype, tokens)
         return learned
 
 
@@ -99,10 +118,12 @@ class Mlp(nn.Module):
 
     config: ModelConfig
     layer: LayerArchitecture | LayerMixture
+    form: LayerForm
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
         width, hidden = self.config.width, self.config.hidden
+        self.quadratic = Quadratic(dtype=self.dtype)
         self.up = Linear(width, hidden, dtype=self.dtype)
         self.down = Linear(hidden, width, dtype=self.dtype)
         self.fused = Linear(width, width, dtype=self.dtype)
@@ -112,7 +133,7 @@ class Mlp(nn.Module):
     @property
     def _choices(self) -> int:
         assert isinstance(self.layer, LayerMixture)
-        return self.layer.beta_size(tokens=self.config.tokens)
+        return self.layer.beta_size(tokens=self.form.tokens)
 
     def __call__(self, x: Tokens, *, train: bool) -> Tokens:
         if isinstance(self.layer, LayerMixture):
@@ -138,15 +159,20 @@ class Mlp(nn.Module):
         else:
             hidden = self.up(x)
             if form.keeps_activation:
-                hidden = activate(self.config.activation, hidden)
+                hidden = self._activate(hidden)
             y = self.down(self._drop(hidden, train))
         return jax.nn.relu(y) if form.ends_in_relu else y
 
     def _mixed(self, x: Tokens, train: bool) -> Tokens:
         """(beta gelu(h) + (1 - beta) h) W2, h = x W1, with a beta per token or one."""
         hidden, beta = self.up(x), self.beta.astype(self.dtype)[None, :, None]
-        hidden = beta * activate(self.config.activation, hidden) + (1 - beta) * hidden
+        hidden = beta * self._activate(hidden) + (1 - beta) * hidden
         return self.down(self._drop(hidden, train))
+
+    def _activate(self, x: Array) -> Array:
+        activation = self.form.activation
+        learnt = activation is Activation.QUADRATIC
+        return self.quadratic(x) if learnt else activate(activation, x)
 
     def _fused(self, x: Tokens) -> Tokens:
         """x (W1 W2) + (b1 W2 + b2): the two linears as one.
@@ -170,16 +196,20 @@ class Block(nn.Module):
 
     config: ModelConfig
     layer: LayerArchitecture | LayerMixture
-    depth_rate: float
+    form: LayerForm
+    depth_rate: float = 0.0
     dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Tokens, *, train: bool) -> tuple[Tokens, Intermediates]:
-        config = self.config
-        norm1 = _norm(config, "norm1", self.dtype)
-        norm2 = _norm(config, "norm2", self.dtype)
+    def __call__(
+        self, x: Tokens, *, train: bool, layer_share: Array | None = None
+    ) -> tuple[FewerTokens, Intermediates]:
+        config, form, run = self.config, self.form, {"train": train, "layer_share": layer_share}
+        norm1 = _norm(config, form.norm1, "norm1", self.dtype, **run)
+        norm2 = _norm(config, form.norm2, "norm2", self.dtype, **run)
         attention = Attention(config, self.layer, dtype=self.dtype, name="attention")
-        mlp = Mlp(config, self.layer, dtype=self.dtype, name="mlp")
+        mlp = Mlp(config, self.layer, form, dtype=self.dtype, name="mlp")
+        x = merge_to(config, x, form.tokens)
 
         y, scores = attention(norm1(x), train=train)
         x = x + self._branch(y, train)
@@ -202,15 +232,18 @@ class Head(nn.Module):
     """What follows the last block, on its own: norm, pooling and classifier."""
 
     config: ModelConfig
+    norm: NormForm
 
     @nn.compact
     def __call__(self, x: Tokens) -> Float[Array, "batch classes"]:
-        return _classify(self.config, x)[0]
+        return _classify(self.config, self.norm, x)[0]
 
 
-def _classify(config: ModelConfig, x: Tokens) -> tuple[Float[Array, "batch classes"], Tokens]:
+def _classify(
+    config: ModelConfig, form: NormForm, x: Tokens, **run: Any
+) -> tuple[Float[Array, "batch classes"], Tokens]:
     """Logits and normalised tokens; the submodules belong to the module that calls this."""
-    x = _norm(config, "norm")(x)
+    x = _norm(config, form, "norm", **run)(x)
     pooled = x[:, 0] if config.pooling is Pooling.CLASS else x.mean(axis=1)
     return Linear(config.width, config.classes, name="head")(pooled), x
 
@@ -229,27 +262,45 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(
-        self, images: Images, *, train: bool = False
+        self, images: Images, *, train: bool = False, layer_share: Array | None = None
     ) -> tuple[Float[Array, "batch classes"], Intermediates]:
-        config = self.config
-        self.architecture.validate(depth=config.depth, heads=config.heads, tokens=config.tokens)
+        config, run = self.config, {"train": train, "layer_share": layer_share}
+        validate(config, self.architecture)
+        forms = forms_of(config, self.architecture)
         x = Embed(config, dtype=self.dtype, name="embed")(images)
         if train and config.dropout > 0:
             x = dropout(self.make_rng("dropout"), x, config.dropout)
         blocks = []
         for index, layer in enumerate(self.architecture.layers):
-            depth_rate = config.stochastic_depth * index / max(1, config.depth - 1)
-            block = Block(config, layer, depth_rate, dtype=self.dtype, name=f"blocks_{index}")
-            x, intermediates = block(x, train=train)
+            rate = config.stochastic_depth * index / max(1, config.depth - 1)
+            block = Block(config, layer, forms[index], rate, self.dtype, name=f"blocks_{index}")
+            x, intermediates = block(x, **run)
             blocks.append(intermediates)
-        logits, features = _classify(config, x)
+        logits, features = _classify(config, head_norm_of(config, self.architecture), x, **run)
         return logits, {"blocks": blocks, "features": features}
 
 
-def _norm(config: ModelConfig, name: str, dtype: Any = jnp.float32) -> nn.Module:
-    if config.norm is NormForm.LINEAR:
-        return LinearNorm(dtype, name=name)
-    return LayerNorm(config.norm_eps, dtype, name=name)
+def _norm(
+    config: ModelConfig, form: NormForm, name: str, dtype: Any = jnp.float32, **run: Any
+) -> Callable[[Array], Array]:
+    """Return a norm that belongs to the module that calls this."""
+    match form:
+        case NormForm.LAYER:
+            return LayerNorm(config.norm_eps, dtype, name=name)
+        case NormForm.LINEAR:
+            return LinearNorm(dtype, name=name)
+        case NormForm.BATCH:
+            return partial(BatchNorm(config.norm_eps, config.clip, dtype, name=name), **run)
+
+
+def merge_to(config: ModelConfig, x: Tokens, tokens: int) -> FewerTokens:
+    """Merge neighbouring tokens by means until `tokens` are left."""
+    if x.shape[1] == tokens:
+        return x
+    before, after = config.grid(x.shape[1]), config.grid(tokens)
+    assert before is not None
+    assert after is not None
+    return merge_tokens(x, before, after)
 
 
 def init_parameters(

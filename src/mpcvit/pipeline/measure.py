@@ -149,7 +149,7 @@ def judge(
 def _accuracy(model: Model, test: Split, progress: Progress) -> float:
     """Return top-1 on the whole test split, of a program by its plaintext emulation."""
     if not isinstance(model, SecureProgram):
-        return model.provenance.metrics["test_top1"]
+        return model.provenance.top1 or 0.0
     emulation = emulate(
         model,
         test,

@@ -117,7 +117,7 @@ class Pipeline:
             step,
             recipe.name,
             lambda: self.store.network(recipe, self.plan.config.seed),
-            lambda checkpoint: f"{100 * checkpoint.provenance.metrics['test_top1']:.2f} % top-1",
+            lambda checkpoint: f"{100 * (checkpoint.provenance.top1 or 0.0):.2f} % top-1",
         )
 
     def _derive(self, recipe: Recipe) -> Outcome[Architecture]:
@@ -157,7 +157,7 @@ class Pipeline:
             return measure(
                 model,
                 checkpoint,
-                self.store.dataset.test,
+                self.store.dataset.judging,
                 self.plan.profile,
                 images=self.plan.images,
                 simulate=self.plan.simulate,

@@ -15,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from mpcvit.artifacts.provenance import judged_by
 from mpcvit.train.loop import EpochEvent, StepEvent
 
 # Bars go to standard error, so that standard output holds results alone.
@@ -90,8 +91,10 @@ class LiveProgress:
     def on_epoch(self, event: EpochEvent) -> None:
         row = event.row
         line = f"epoch {row['epoch']:>3}  train loss {row['train_loss']:.4f}"
-        if "test_top1" in row:
-            line += f"  test loss {row['test_loss']:.4f}  top-1 {100 * row['test_top1']:.2f} %"
+        split = judged_by(row)
+        if f"{split}_top1" in row:
+            loss, top1 = row[f"{split}_loss"], row[f"{split}_top1"]
+            line += f"  {split} loss {loss:.4f}  top-1 {100 * top1:.2f} %"
         line += f"  {row['images_per_s']:,.0f} images/s, {100 * row['input_wait']:.0f} % input"
         console.print(line, highlight=False, soft_wrap=True)
 

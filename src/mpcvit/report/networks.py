@@ -40,7 +40,7 @@ class NetworkRow:
         config = checkpoint.provenance.config
         return cls(
             name=name,
-            top1=checkpoint.provenance.metrics.get("test_top1"),
+            top1=checkpoint.provenance.top1,
             modelled_s=table.seconds(cost),
             exchanges=cost.exchanges,
             sent_mb=cost.sent_bytes / 1e6,

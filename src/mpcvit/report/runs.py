@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mpcvit.artifacts.provenance import CURVES_FILE, SEARCH_FIGURE_FILE
+from mpcvit.artifacts.provenance import CURVES_FILE, SEARCH_FIGURE_FILE, judged_by
 from mpcvit.report.charts.heads import search_charts
 from mpcvit.report.charts.learning import learning_charts
 from mpcvit.report.figures import write_figure
@@ -25,5 +25,5 @@ class FigureWriter:
         pass
 
     def on_epoch(self, event: EpochEvent) -> None:
-        if "test_top1" in event.row:
+        if f"{judged_by(event.row)}_top1" in event.row:
             draw_run(event.folder)

@@ -6,6 +6,7 @@ from typing import Any
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.record import Reveal
+from mpcvit.artifacts.resolve import validate
 from mpcvit.codec import decode, encode
 from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
 from mpcvit.errors import UserError
@@ -90,7 +91,7 @@ class ModelCard:
             )
             model = card.model
             _require_reasonable(card)
-            card.architecture.validate(depth=model.depth, heads=model.heads, tokens=model.tokens)
+            validate(model, card.architecture)
             if len(card.classes) != model.classes or len(card.data.mean) != model.channels:
                 raise UserError("its parts do not fit each other")
             if card.plan is not None:

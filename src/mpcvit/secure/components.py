@@ -14,6 +14,7 @@ import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpChoice
 from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.resolve import forms_of
 from mpcvit.attention.kind_math import Context, attend, attention_scores, math_of
 from mpcvit.kinds.table import Kind, find_kind
 from mpcvit.model.fuse import fuse_linears
@@ -61,7 +62,7 @@ class _Core(nn.Module):
     @nn.compact
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
         learn = math_of(self.kind).learn
-        learned = {} if learn is None else learn(self, self.config, jnp.float32)
+        learned = {} if learn is None else learn(self, self.config, jnp.float32, self.config.tokens)
         return attend(self.kind, q, k, v, Context(config=self.config, learned=learned))[0]
 
 
@@ -81,10 +82,11 @@ def attention_layer(kind: Kind, config: ModelConfig) -> Component:
 def mlp(forms: MlpChoice, config: ModelConfig, tokens: int) -> Component:
     """An MLP of some tokens, all of one form or each of its own, with weights as owners share."""
     layer = LayerArchitecture(heads=(), mlp=forms)
-    module = Mlp(config, layer)
+    alone = Architecture(layers=(layer,))
+    module = Mlp(config, layer, replace(forms_of(config, alone)[0], tokens=tokens))
     x = _random(1, tokens, config.width)
     block = {"blocks_0": {"mlp": _init(module, x, train=False)}}
-    shared = fuse_linears(Architecture(layers=(layer,)), block)["blocks_0"]["mlp"]
+    shared = fuse_linears(alone, block)["blocks_0"]["mlp"]
 
     def function(parameters: Any, x: Any) -> Any:
         return module.apply({"params": parameters}, x, train=False)

@@ -17,12 +17,13 @@ from mpcvit.data import Batch, Dataset, Split, eval_batches
 from mpcvit.errors import UserError
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.layers import default_init
-from mpcvit.model.vit import ViT
+from mpcvit.model.vit import ViT, merge_to
 from mpcvit.train.devices import DTYPES
 from mpcvit.train.evaluate import Evaluation
 from mpcvit.train.loop import Observer, fit
 from mpcvit.train.losses import cross_entropy, divergence, in_top, token_distance
-from mpcvit.train.step import Metrics
+from mpcvit.train.statistics import Statistics, layer_share, learn
+from mpcvit.train.step import Outcome
 from mpcvit.train.supervised import Supervised
 
 _ASKED = 256  # images that a teacher answers for at once
@@ -35,6 +36,8 @@ class Distilled(Supervised):
 
         loss = chi CE + beta KL(student / T, teacher / T) + gamma |tokens - teacher's tokens|^2
 
+    Where one of them has merged its tokens further, the other's are merged by the same
+    means before they are compared.
     Where the teacher is wider or narrower, a learned projection brings the
     student's tokens to its width; it serves training alone and is not saved.
     """
@@ -65,18 +68,19 @@ class Distilled(Supervised):
         return self.teacher.parameters if self.precomputed is None else self.precomputed
 
     def loss(
-        self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
-        weights = self.config.distill
-        logits, tokens = _outputs(
-            self.model.apply(
-                {"params": parameters["student"]}, batch.images, train=True, rngs={"dropout": rng}
-            )
+        self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
+    ) -> tuple[jax.Array, Outcome]:
+        weights, share = self.config.distill, layer_share(self.config.train, epoch)
+        logits, named, statistics = learn(
+            self.model, parameters["student"], batch.images, rng, share
         )
+        tokens = named["features"].astype(jnp.float32)
         if self.precomputed is None:
             wanted_logits, wanted = _teach(self.teacher, self.model.dtype, frozen, batch.images)
         else:
             wanted_logits, wanted = (output[batch.indices] for output in frozen)
+        fewest = min(tokens.shape[1], wanted.shape[1])
+        tokens, wanted = (merge_to(self.config.model, x, fewest) for x in (tokens, wanted))
         if "projection" in parameters:
             tokens = tokens @ parameters["projection"]["kernel"]
         terms = {
@@ -91,7 +95,11 @@ class Distilled(Supervised):
         loss = sum(weight * term.mean() for weight, term in kept.values())
         metrics = {name: term.sum() for name, (_, term) in kept.items()}
         metrics["top1"] = in_top(logits, jnp.argmax(batch.targets, axis=-1), 1).sum()
-        return jnp.asarray(loss), metrics
+        return jnp.asarray(loss), Outcome(metrics, {"student": statistics} if statistics else {})
+
+    def statistics(self, parameters: Any, images: jax.Array) -> Statistics:
+        found = super().statistics(parameters["student"], images)
+        return {"student": found} if found else {}
 
     def logits(self, parameters: Any, images: jax.Array) -> jax.Array:
         return super().logits(parameters["student"], images)

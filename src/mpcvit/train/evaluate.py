@@ -26,6 +26,7 @@ class Evaluation:
     top5: float
     loss: float
     seconds: float
+    split: str = "test"  # or "validation"
 
     @classmethod
     def of(cls, sums: jax.Array, seconds: float) -> "Evaluation":
@@ -41,7 +42,8 @@ class Evaluation:
 
     def as_metrics(self) -> dict[str, float]:
         """Return the results alone, as logs and checkpoints name them."""
-        return {"test_top1": self.top1, "test_top5": self.top5, "test_loss": self.loss}
+        results = {"top1": self.top1, "top5": self.top5, "loss": self.loss}
+        return {f"{self.split}_{name}": value for name, value in results.items()}
 
 
 class Evaluator:

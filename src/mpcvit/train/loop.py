@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from mpcvit.train.evaluate import Evaluator
 from mpcvit.train.log import RunLog
 from mpcvit.train.optimizer import learning_rate
 from mpcvit.train.state import State, identify, load_state, save_state
+from mpcvit.train.statistics import FixedStatistics, variance_ratio
 from mpcvit.train.step import Task, initial_state, make_step
 
 REPORT_EVERY_S = 0.5
@@ -117,6 +118,7 @@ class _Run:
         self.schedule = learning_rate(config.train, self.steps_per_epoch)
         self.train_step = make_step(task, config, self.steps_per_epoch, devices)
         self.evaluate = Evaluator(task.logits, devices, config.train.eval_batch_size)
+        self.fix_statistics = FixedStatistics(task.statistics, devices)
         self.saved_at = time.monotonic()
         self.rate = _Rate(config.train.batch_size)
 
@@ -192,10 +194,16 @@ class _Run:
             "input_wait": round(self.input_wait.share, 4),
         }
         if done % self.config.train.eval_every_epochs == 0 or self.step == self.total_steps:
-            evaluation = self.evaluate(self.state.parameters, self.dataset.test, self.config.data)
+            running, data = self.state.parameters, self.config.data
+            parameters = self.fix_statistics(running, self.dataset.train, data)
+            evaluation = self.evaluate(parameters, self.dataset.judging, data)
+            if self.dataset.validation is not None:
+                evaluation = replace(evaluation, split="validation")
             row |= evaluation.as_metrics()
+            if parameters is not running:
+                row["variance_ratio"] = round(variance_ratio(running, parameters), 3)
             if self.devices.is_writer:
-                parameters = jax.device_get(self.state.parameters)
+                parameters = jax.device_get(parameters)
                 self.task.save(self.folder, parameters, evaluation)
                 row |= self.task.epoch_values(parameters)
             self.rate.pause()

@@ -71,6 +71,7 @@ def identify(config: Config, task_identity: dict[str, Any]) -> dict[str, Any]:
     plain = encode(config)
     for section, key in (
         *(("data", "path"), ("data", "source"), ("data", "train_images"), ("data", "workers")),
+        ("data", "validation_images"),
         *(("train", "eval_batch_size"), ("train", "checkpoint_every_minutes")),
     ):
         del plain[section][key]

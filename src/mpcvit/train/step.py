@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,16 @@ from mpcvit.train.devices import Devices
 from mpcvit.train.evaluate import Evaluation
 from mpcvit.train.optimizer import make_optimizer
 from mpcvit.train.state import State
+from mpcvit.train.statistics import Statistics, follow
 
 Metrics = dict[str, jax.Array]
+
+
+class Outcome(NamedTuple):
+    """What a loss finds beside itself."""
+
+    metrics: Metrics  # sums over the batch, to log as means per image
+    statistics: Statistics  # of batch norms
 
 
 class Task(Protocol):
@@ -34,9 +42,13 @@ class Task(Protocol):
         ...
 
     def loss(
-        self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
-        """Return the scalar to minimise, and sums over the batch to log as means per image."""
+        self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
+    ) -> tuple[jax.Array, Outcome]:
+        """Return the scalar to minimise; `epoch` counts those done, the present one in part."""
+        ...
+
+    def statistics(self, parameters: Any, images: jax.Array) -> Statistics:
+        """Return the statistics of batch norms in a batch, in the tree of the parameters."""
         ...
 
     def project(self, parameters: Any) -> Any:
@@ -58,8 +70,9 @@ def initial_state(task: Task, config: Config, steps_per_epoch: int) -> State:
     optimizer = make_optimizer(config.train, steps_per_epoch)
     parameters = task.init(config.seed)
     batch = jax.eval_shape(lambda: _empty_batch(config))
-    metrics = jax.eval_shape(task.loss, parameters, task.frozen(), batch, jax.random.key(0))[1]
-    sums = {name: jnp.zeros((), jnp.float32) for name in ("images", "loss", *metrics)}
+    rng, epoch = jax.random.key(0), jnp.zeros(())
+    _, outcome = jax.eval_shape(task.loss, parameters, task.frozen(), batch, rng, epoch)
+    sums = {name: jnp.zeros((), jnp.float32) for name in ("images", "loss", *outcome.metrics)}
     return State.initial(parameters, optimizer.init(parameters), sums)
 
 
@@ -68,52 +81,59 @@ def make_step(
 ) -> Callable[[State, Any, Batch], tuple[State, jax.Array]]:
     """Compile one update. The old state's memory is reused for the new one."""
     optimizer = make_optimizer(config.train, steps_per_epoch)
-    gradients_of = _make_gradients(task, config, devices)
+    gradients_of = _make_gradients(task, config, steps_per_epoch, devices)
 
     def step(state: State, frozen: Any, batch: Batch) -> tuple[State, jax.Array]:
-        loss, metrics, gradients = gradients_of(state.parameters, frozen, state.step, batch)
+        loss, outcome, gradients = gradients_of(state.parameters, frozen, state.step, batch)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = task.project(optax.apply_updates(state.parameters, updates))
+        parameters = follow(parameters, outcome.statistics)
         images = batch.images.shape[0]
-        added = {"images": jnp.float32(images), "loss": loss * images, **metrics}
+        added = {"images": jnp.float32(images), "loss": loss * images, **outcome.metrics}
         sums = {name: state.sums[name] + added[name] for name in state.sums}
         return State(parameters, optimizer_state, state.step + 1, sums), loss
 
     return devices.jit(step, donate_argnums=0)
 
 
-def _make_gradients(task: Task, config: Config, devices: Devices) -> Callable[..., Any]:
-    """Return a function for loss, metrics and gradients; devices take a batch in pieces."""
+def _make_gradients(
+    task: Task, config: Config, steps_per_epoch: int, devices: Devices
+) -> Callable[..., Any]:
+    """Return a function for loss, outcome and gradients; devices take a batch in pieces."""
     seed = config.seed
     per_device = config.train.batch_size // devices.count
     pieces = per_device // devices.piece_size(per_device, config.train.piece_size)
     differentiate = jax.value_and_grad(task.loss, has_aux=True)
 
     def of_piece(
-        parameters: Any, frozen: Any, piece: Batch, rng: jax.Array
-    ) -> tuple[Any, Metrics, Any]:
-        (loss, metrics), gradients = differentiate(parameters, frozen, piece, rng)
-        return loss, metrics, gradients
+        parameters: Any, frozen: Any, piece: Batch, rng: jax.Array, epoch: jax.Array
+    ) -> tuple[Any, Outcome, Any]:
+        (loss, outcome), gradients = differentiate(parameters, frozen, piece, rng, epoch)
+        return loss, outcome, gradients
 
     def on_device(
         parameters: Any, frozen: Any, step: jax.Array, batch: Batch
-    ) -> tuple[Any, Metrics, Any]:
+    ) -> tuple[Any, Outcome, Any]:
+        epoch = step / steps_per_epoch
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), step), devices.index())
         cut = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
 
         def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             index, piece = numbered
-            found = of_piece(parameters, frozen, piece, jax.random.fold_in(rng, index))
+            found = of_piece(parameters, frozen, piece, jax.random.fold_in(rng, index), epoch)
             return jax.tree.map(jnp.add, total, found), None
 
         first = jax.tree.map(lambda x: x[0], cut)
-        shapes = jax.eval_shape(of_piece, parameters, frozen, first, rng)
+        shapes = jax.eval_shape(of_piece, parameters, frozen, first, rng, epoch)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         summed, _ = jax.lax.scan(add, zeros, (jnp.arange(pieces), cut))
-        loss, metrics, gradients = devices.sum(summed)
-        # losses and gradients are means over images, metrics are sums
+        loss, (metrics, statistics), gradients = devices.sum(summed)
+        # metrics are sums over images, all else are means
         parts = pieces * devices.count
-        return loss / parts, metrics, jax.tree.map(lambda x: x / parts, gradients)
+        loss, statistics, gradients = jax.tree.map(
+            lambda x: x / parts, (loss, statistics, gradients)
+        )
+        return loss, Outcome(metrics, statistics), gradients
 
     return devices.on_each(on_device)
 

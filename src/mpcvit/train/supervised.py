@@ -19,7 +19,8 @@ from mpcvit.train.devices import DTYPES
 from mpcvit.train.evaluate import Evaluation
 from mpcvit.train.loop import Observer, fit
 from mpcvit.train.losses import cross_entropy, in_top
-from mpcvit.train.step import Metrics
+from mpcvit.train.statistics import Statistics, layer_share, learn, measure
+from mpcvit.train.step import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +55,16 @@ class Supervised:
         return {}
 
     def loss(
-        self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array
-    ) -> tuple[jax.Array, Metrics]:
-        logits, _ = self.model.apply(
-            {"params": parameters}, batch.images, train=True, rngs={"dropout": rng}
-        )
+        self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
+    ) -> tuple[jax.Array, Outcome]:
+        share = layer_share(self.config.train, epoch)
+        logits, _, statistics = learn(self.model, parameters, batch.images, rng, share)
         loss = cross_entropy(logits, batch.targets).mean()
-        return loss, {"top1": in_top(logits, jnp.argmax(batch.targets, axis=-1), 1).sum()}
+        top1 = in_top(logits, jnp.argmax(batch.targets, axis=-1), 1).sum()
+        return loss, Outcome({"top1": top1}, statistics)
+
+    def statistics(self, parameters: Any, images: jax.Array) -> Statistics:
+        return measure(self.model, parameters, images)
 
     def project(self, parameters: Any) -> Any:
         return parameters

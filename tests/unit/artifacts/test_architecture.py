@@ -7,27 +7,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
+from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 
 K = table
 kinds, forms = st.sampled_from(list(K.KINDS.values())), st.sampled_from(MlpForm)
 TOKENS = 5
+POLYNOMIAL = FormChoice(norm1=NormForm.BATCH, tokens=33)
 
 
 def choices(names):
     return st.one_of(names, st.lists(names, min_size=TOKENS, max_size=TOKENS).map(tuple))
 
 
+norms = st.one_of(st.none(), st.sampled_from(NormForm))
+layer_forms = st.builds(
+    FormChoice,
+    norm1=norms,
+    norm2=norms,
+    activation=st.one_of(st.none(), st.sampled_from(Activation)),
+    tokens=st.one_of(st.none(), st.just(TOKENS)),
+)
 architectures = st.lists(
     st.builds(
         LayerArchitecture,
         heads=st.lists(choices(kinds), min_size=3, max_size=3).map(tuple),
         mlp=choices(forms),
+        form=layer_forms,
     ),
     min_size=1,
     max_size=4,
-).map(lambda layers: Architecture(layers=tuple(layers)))
+).flatmap(lambda layers: st.builds(Architecture, layers=st.just(tuple(layers)), norm=norms))
 
 
 @given(architectures)
@@ -39,6 +50,22 @@ def test_json_round_trip(architecture):
 def test_counts_add_up_to_the_heads(architecture):
     total = sum(architecture.count(kind) for kind in K.KINDS.values())
     assert total == pytest.approx(3 * len(architecture.layers))
+
+
+def test_a_layer_that_chooses_no_form_has_its_old_digest():
+    architecture = Architecture.uniform(K.SCALING, depth=2, heads=3)
+    assert architecture.digest() == "3410406391c71a99"
+    layers = (*architecture.layers[:1], LayerArchitecture(heads=(K.SCALING,) * 3, form=POLYNOMIAL))
+    chosen = Architecture(layers=layers, norm=NormForm.BATCH)
+    assert chosen.digest() != architecture.digest()
+    document = json.loads(chosen.to_json())
+    assert document["norm"] == "batch"
+    assert document["layers"][1] == {
+        "attention": ["scaling"] * 3,
+        "mlp": "activated",
+        "norm1": "batch",
+        "tokens": 33,
+    }
 
 
 def test_save_and_load(tmp_path):
@@ -67,9 +94,9 @@ def test_picture_of_a_mixture():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"depth": 3}, "has 2 layers, but the model has 3"),
+        ({"tokens": [5, 5, 5]}, "has 2 layers, but the model has 3"),
         ({"heads": 4}, "layer 0 of the architecture has 2 heads, but the model has 4"),
-        ({"tokens": 7}, "layer 1, head 1 of the architecture chooses for 5 tokens"),
+        ({"tokens": [5, 7]}, "layer 1, head 1 of the architecture chooses for 5 tokens"),
     ],
 )
 def test_refuses_another_models_shape(change, message):
@@ -77,7 +104,7 @@ def test_refuses_another_models_shape(change, message):
         LayerArchitecture(heads=(K.SOFTMAX,) * 2),
         LayerArchitecture(heads=(K.SOFTMAX, (K.SCALING,) * 5)),
     )
-    shape = {"depth": 2, "heads": 2, "tokens": 5}
+    shape = {"heads": 2, "tokens": [5, 5]}
     Architecture(layers=layers).validate(**shape)
     with pytest.raises(UserError, match=message):
         Architecture(layers=layers).validate(**{**shape, **change})
@@ -94,7 +121,7 @@ def document(layer):
         ("[]", "its format is None"),
         ('{"format": "other/1"}', "its format is 'other/1'"),
         ('{"format": "mpcvit-architecture/1", "layers": []}', "'layers' must be a list"),
-        (document({"attention": ["softmax"]}), "exactly 'attention' and 'mlp'"),
+        (document({"attention": ["softmax"]}), "with 'attention' and 'mlp'"),
         (document({"attention": ["softmx"], "mlp": "linear"}), "did you mean 'softmax'"),
         (
             document({"attention": ["softmax"], "mlp": "fusd"}),

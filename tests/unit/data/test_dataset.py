@@ -2,6 +2,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -183,3 +184,30 @@ def test_import_is_light(module):
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
     assert done.stdout.strip() == ""
+
+
+def test_validation_images_are_set_apart_evenly_by_class(load):
+    shape = {"image_size": 8, "channels": 1, "classes": 10}
+    whole = load(config=DIGITS, **shape)
+    cut = load(config=replace(DIGITS, validation_images=53), **shape)
+    assert whole.validation is None
+    assert whole.judging is whole.test
+    assert cut.judging is cut.validation
+    assert list(np.bincount(cut.validation.labels)) == [6] * 3 + [5] * 7
+
+    def pictures(split):
+        return sorted(image.tobytes() for image in split.images)
+
+    # nothing is lost, nothing is in both, and test images stay as they are
+    assert sorted(pictures(cut.train) + pictures(cut.validation)) == pictures(whole.train)
+    assert cut.test.fingerprint == whole.test.fingerprint
+    assert cut.fingerprint != whole.fingerprint
+    # the same images are set apart, however many are trained on
+    fewer = load(config=replace(DIGITS, validation_images=53, train_images=99), **shape)
+    assert fewer.validation.fingerprint == cut.validation.fingerprint
+    assert len(fewer.train) == 99
+
+
+def test_a_class_keeps_some_training_images(pictures, load):
+    with pytest.raises(UserError, match=r"data.validation_images is 4, but class 0 has only 2"):
+        load(pictures, DataConfig(validation_images=4))

@@ -30,6 +30,16 @@ CASES = {
         plain_norm,
         arrays((13, 7), (7,), (7,)),
     ),
+    "batch_normalise": (
+        lambda x, s, b: kernels.batch_normalise(x, s, b, 1e-5)[0],
+        lambda x, s, b: (x - x.mean(axis=0)) / jnp.sqrt(x.var(axis=0) + 1e-5) * s + b,
+        arrays((13, 7), (7,), (7,)),
+    ),
+    "quadratic": (
+        kernels.quadratic,
+        lambda x, a, b, c: a * x**2 + b * x + c,
+        arrays((13, 7), (7,), (7,), (7,)),
+    ),
     "gelu": (kernels.gelu, lambda x: jax.nn.gelu(x, approximate=False), arrays((13, 7))),
 }
 

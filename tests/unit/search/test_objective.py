@@ -115,8 +115,8 @@ def test_gradients_against_finite_differences(form):
             leaf = parameters[block][part][name]
             parameters[block][part][name] = 0.2 + 0.6 * rng.random(leaf.shape, np.float32)
     batch = random_batch()
-    loss = jax.jit(lambda p: task.loss(p, {}, batch, jax.random.key(0))[0])
-    gradient = jax.grad(lambda p: task.loss(p, {}, batch, jax.random.key(0))[0])(parameters)
+    loss = jax.jit(lambda p: task.loss(p, {}, batch, jax.random.key(0), 0.0)[0])
+    gradient = jax.grad(lambda p: task.loss(p, {}, batch, jax.random.key(0), 0.0)[0])(parameters)
     checked = []
     for block, part, name, place in (
         ("blocks_0", "attention", "alpha", (0, 0)),

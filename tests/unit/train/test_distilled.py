@@ -14,6 +14,7 @@ from mpcvit.data import Batch, load_dataset, normalisation, normalise
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.model.vit import ViT
 from mpcvit.train.distilled import (
     Distilled,
     _precompute_if_fixed,
@@ -22,11 +23,13 @@ from mpcvit.train.distilled import (
     retrain,
 )
 from mpcvit.train.losses import divergence, token_distance
+from tests import reference
 from tests.configs import TINY
 from tests.models import perturbed_parameters
 from tests.tolerances import F32, assert_close
 
 K = table
+RNG = jax.random.key(0)
 CLASSES = tuple("0123456789")
 QUIET = ("model.attention_dropout=0.0", "model.stochastic_depth=0.0")
 
@@ -98,7 +101,9 @@ def test_loss_adds_up_its_weighted_terms(weights):
     config = configure(*settings, "distill.temperature=2.0")
     task = make_task(config, make_teacher(config))
     batch = random_batch()
-    loss, metrics = jax.jit(task.loss)(task.init(0), task.frozen(), batch, jax.random.key(0))
+    loss, (metrics, _) = jax.jit(task.loss)(
+        task.init(0), task.frozen(), batch, jax.random.key(0), 0.0
+    )
     used = {name: weight for name, weight in zip(names, weights, strict=True) if weight}
     assert metrics.keys() == {*used, "top1"}  # what is switched off is not computed
     expected = sum(weight * float(metrics[name]) / 6 for name, weight in used.items())
@@ -111,7 +116,9 @@ def test_a_student_equal_to_its_teacher_has_nothing_to_learn_from_it():
     task = replace(make_task(config, teacher), architecture=teacher.architecture)
     parameters = {"student": teacher.parameters}
     gradient_of = jax.jit(jax.value_and_grad(task.loss, has_aux=True))
-    (loss, _), gradient = gradient_of(parameters, task.frozen(), random_batch(), jax.random.key(0))
+    (loss, _), gradient = gradient_of(
+        parameters, task.frozen(), random_batch(), jax.random.key(0), 0.0
+    )
     assert float(loss) == pytest.approx(0, abs=1e-6)
     assert all(float(jnp.abs(leaf).max()) < 1e-4 for leaf in jax.tree.leaves(gradient))
 
@@ -122,9 +129,28 @@ def test_another_width_is_projected():
     parameters = task.init(0)
     assert parameters["projection"]["kernel"].shape == (16, 24)
     gradient_of = jax.jit(jax.grad(lambda *x: task.loss(*x)[0]))
-    gradient = gradient_of(parameters, task.frozen(), random_batch(), jax.random.key(0))
+    gradient = gradient_of(parameters, task.frozen(), random_batch(), RNG, 0.0)
     assert float(jnp.abs(gradient["projection"]["kernel"]).max()) > 0
     assert "projection" not in make_task(config, make_teacher(config)).init(0)
+
+
+def test_merged_tokens_are_compared_with_merged_ones():
+    """A student of 9 tokens learns the means of its teacher's 17."""
+    config = configure("model.patch_size=2", "model.layer_tokens=[17, 9]")
+    teacher = make_teacher(configure("model.patch_size=2"))
+    task = make_task(config, teacher)
+    parameters, batch = task.init(0), random_batch()
+    _, (metrics, _) = jax.jit(task.loss)(parameters, task.frozen(), batch, RNG, 0.0)
+
+    def tokens(model, architecture, parameters):
+        vit = ViT(model, architecture)
+        return np.asarray(jax.jit(vit.apply)({"params": parameters}, batch.images)[1]["features"])
+
+    ours = tokens(config.model, task.architecture, parameters["student"])
+    theirs = tokens(teacher.model, teacher.architecture, teacher.parameters)
+    assert (ours.shape[1], theirs.shape[1]) == (9, 17)
+    merged = np.stack([reference.merge_pairs(image, teacher.model) for image in theirs])
+    assert_close(metrics["feature"], np.square(ours - merged).mean(axis=(1, 2)).sum(), F32)
 
 
 def load_digits(config):
@@ -150,7 +176,9 @@ def test_remembered_teacher_outputs_give_the_same_loss():
         make_task(config, teacher),
         replace(make_task(config, teacher), precomputed=outputs),
     ):
-        loss, metrics = jax.jit(task.loss)(task.init(0), task.frozen(), batch, jax.random.key(0))
+        loss, (metrics, _) = jax.jit(task.loss)(
+            task.init(0), task.frozen(), batch, jax.random.key(0), 0.0
+        )
         losses.append(float(loss))
         assert float(metrics["logits"]) > 0
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

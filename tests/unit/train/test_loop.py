@@ -1,7 +1,6 @@
 """The loop: resuming, sharding, stopping and diverging."""
 
 import json
-import os
 import shutil
 import signal
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.provenance import MODEL_FILE, STATE_FILE
-from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.model.checkpoint import flatten_parameters
@@ -22,6 +20,7 @@ from mpcvit.train.log import read_log
 from mpcvit.train.loop import DivergedError, StoppedError
 from mpcvit.train.supervised import train
 from tests.configs import TINY
+from tests.training import StopAt, assert_same_parameters, digits, log_without_speed
 
 
 def tiny(*overrides):
@@ -29,30 +28,9 @@ def tiny(*overrides):
     return load_config(TINY, ["train.epochs=2", "model.depth=1", *overrides])
 
 
-def digits(config):
-    model = config.model
-    return load_dataset(
-        config.data, image_size=model.image_size, channels=model.channels, classes=model.classes
-    )
-
-
 @pytest.fixture(scope="module")
 def dataset():
     return digits(tiny())
-
-
-class StopAt:
-    """Asks the run to stop, as Ctrl-C would, once it has reached a step."""
-
-    def __init__(self, step, number=signal.SIGINT):
-        self.step, self.number = step, number
-
-    def on_step(self, event):
-        if event.step >= self.step:
-            os.kill(os.getpid(), self.number)
-
-    def on_epoch(self, event):
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -64,17 +42,6 @@ def tell_every_step(monkeypatch):
 def uninterrupted(dataset, tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
     return train(tiny("data.path=/home/someone/images"), dataset, folder), folder
-
-
-def assert_same_parameters(one, other):
-    one, other = flatten_parameters(one.parameters), flatten_parameters(other.parameters)
-    assert one.keys() == other.keys()
-    assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def log_without_speed(folder):
-    speed = {"images_per_s", "input_wait"}
-    return [{k: v for k, v in row.items() if k not in speed} for row in read_log(folder)]
 
 
 class KillAt(StopAt):

@@ -40,6 +40,7 @@ def searching(config):
         ("distill.temperature=2.0", {distilled}),
         ("search.latency_weight=0.1", {searching}),
         ("data.workers=3", set()),
+        ("data.validation_images=3", set()),
         ("data.train_images=3", set()),  # but by the fingerprint of what remains
         ("distributed.coordinator=hostA:9000", set()),
         ("name=other", set()),

@@ -42,11 +42,11 @@ def learning_charts(curves: Mapping[str, Epochs], table: str = "") -> list[XYCha
                 points=points,
                 origin="trained",
                 hue=hue,
-                marked=split == "test",
+                marked=split != "train",
                 dashed=split == "train",
             )
             for hue, (name, epochs) in enumerate(curves.items())
-            for split in ("test", "train")
+            for split in ("test", "validation", "train")
             if (points := _points(epochs, f"{split}_{metric}", scale, name))
         )
         chart = XYChart(

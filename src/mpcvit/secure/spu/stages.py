@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.resolve import forms_of, head_norm_of
 from mpcvit.kinds.table import Kind
 from mpcvit.lowering import network as lowered
 from mpcvit.lowering.fold import weight_shapes
@@ -158,15 +159,17 @@ def cut(config: ModelConfig, architecture: Architecture) -> tuple[Stage, ...]:
         return apply
 
     def head(parameters: Parameters, x: Any) -> Any:
-        return Head(config).apply({"params": parameters}, x)
+        return Head(config, head_norm_of(config, architecture)).apply({"params": parameters}, x)
 
     blocks = tuple(
         Stage(
             name=f"block {index}",
             parts=(own := f"blocks_{index}",),
-            function=of_part(own, Block(config, layer, depth_rate=0.0), train=False),
+            function=of_part(own, Block(config, layer, form), train=False),
         )
-        for index, layer in enumerate(architecture.layers)
+        for index, (layer, form) in enumerate(
+            zip(architecture.layers, forms_of(config, architecture), strict=True)
+        )
     )
     embedding = Stage(name="embedding", parts=("embed",), function=of_part("embed", Embed(config)))
     return (embedding, *blocks, Stage(name="head", parts=("norm", "head"), function=head))
