@@ -92,7 +92,8 @@ def test_normalised(kind, row):
 
 @kinds_with(0, kept=False)
 def test_not_monotone(kind):
-    assert raised(kind, [-3.0, 1.0, 2.0], 1.0) < -0.01
+    """The first score is below the offset of every parabola."""
+    assert raised(kind, [-9.0, 1.0, 2.0], 1.0) < -0.01
 
 
 @kinds_with(1, kept=False)

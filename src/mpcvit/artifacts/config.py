@@ -9,7 +9,7 @@ from mpcvit.artifacts.architecture import ActivationGranularity, Granularity
 from mpcvit.artifacts.forms import Activation, NormForm, grid_of
 from mpcvit.codec import decode, override, read_toml, require
 from mpcvit.errors import nearest
-from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, SOFTMAX, Kind, default_constants
+from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, SOFTMAX, Kind, all_constants
 
 
 class DataSource(str, Enum):
@@ -160,9 +160,10 @@ class ModelConfig:
         for name in ("attention_eps", "xnorm_eps", "clip", "head_dim_qk"):
             require(getattr(self, name) >= 0, name, "must not be negative")
         require(0 < self.linformer_ratio <= 1, "linformer_ratio", "must lie in (0, 1]")
-        known = list(default_constants())
-        for name in self.constants:
-            require(name in known, "constants", f"has no {name!r}; {nearest(name, known)}")
+        known = all_constants()
+        for name, value in self.constants.items():
+            require(name in known, "constants", f"has no {name!r}; {nearest(name, [*known])}")
+            require(known[name].allows(value), f"constants.{name}", known[name].rule)
         require(
             self.width % self.heads == 0,
             "width",
@@ -239,7 +240,7 @@ class ModelConfig:
 
     def constant(self, name: str) -> float:
         """Return a constant of an attention kind, as given or as the kind's row has it."""
-        return self.constants.get(name, default_constants()[name])
+        return self.constants.get(name, all_constants()[name].default)
 
     def linformer_tokens(self, tokens: int) -> int:
         """Return how many keys Linformer makes of those of a layer."""

@@ -138,6 +138,15 @@ def softmax_of(keys: int) -> Elementwise:
     return Elementwise(exchanges=63 + 8 * math.ceil(math.log2(keys)), bytes_per_element=698)
 
 
+def power_of(exponent: int) -> Elementwise:
+    """Price a whole power: a square for each binary digit after the first, a product for each 1."""
+    products = exponent.bit_length() + exponent.bit_count() - 2
+    return Elementwise(
+        exchanges=products * PRODUCT.exchanges,
+        bytes_per_element=products * PRODUCT.bytes_per_element,
+    )
+
+
 def scaling(model: ModelShape) -> ChoiceCost:
     return linearly(model, CONSTANT.of(model.tokens * model.head_dim).times(2))
 

@@ -6,6 +6,7 @@ are read from here. What a kind computes is in the file of the room `attention`
 that has its name.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,13 +24,22 @@ class Marks:
     normalised: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """A number of a kind's formula: its default, and which other values it may have."""
+
+    default: float
+    allows: Callable[[float], bool] = math.isfinite
+    rule: str = "must be finite"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
     """What files, pictures and prices need to know of an attention kind.
 
     `sites` are the functions that lowering approximates for it, and `eps_fields`
     the keys of a model whose value must not round to zero. `constants` are
-    numbers of its formula with their defaults; `[model.constants]` changes them.
+    numbers of its formula by name; `[model.constants]` changes them.
     """
 
     name: str
@@ -38,7 +48,7 @@ class Kind:
     cost: Callable[[costs.ModelShape], costs.ChoiceCost]
     sites: tuple[str, ...] = ()
     eps_fields: tuple[str, ...] = ()
-    constants: Mapping[str, float] = field(default_factory=dict)
+    constants: Mapping[str, Constant] = field(default_factory=dict)
 
     @property
     def value(self) -> str:
@@ -75,9 +85,9 @@ def find_kind(name: str) -> Kind:
     return KINDS[name]
 
 
-def default_constants() -> dict[str, float]:
+def all_constants() -> dict[str, Constant]:
     """Return the constants of all kinds by name."""
-    return {name: value for kind in KINDS.values() for name, value in kind.constants.items()}
+    return {name: own for kind in KINDS.values() for name, own in kind.constants.items()}
 
 
 def parse_kinds(text: str) -> tuple[Kind, ...]:

@@ -1,5 +1,8 @@
 """Configuration: what is accepted, and how the rest is refused."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from mpcvit.artifacts.config import Config, ModelConfig, load_config
@@ -75,6 +78,23 @@ def test_refusals_name_the_key(override, message):
     with pytest.raises(UserError) as refused:
         load_config(TINY, overrides)
     assert message in str(refused.value)
+
+
+def test_constants_of_kinds(monkeypatch):
+    """A kind declares them, and `[model.constants]` needs no key of its own."""
+    slope = table.Constant(default=3.0, allows=lambda value: value > 0, rule="must be positive")
+    made_up = replace(table.RELU, name="made_up", constants={"slope": slope})
+    monkeypatch.setitem(table.KINDS, "made_up", made_up)
+    assert load_config(TINY).model.constant("slope") == 3.0
+    config = load_config(TINY, ["model.constants.slope=5"])
+    assert config.model.constant("slope") == 5.0
+    assert decode(Config, encode(config), "config") == config
+    for override, message in (
+        ("slop=1", "'model.constants' has no 'slop'; did you mean 'slope'?"),
+        ("slope=-1", "'model.constants.slope' must be positive"),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            load_config(TINY, [f"model.constants.{override}"])
 
 
 def test_missing_key_and_section(tmp_path):
