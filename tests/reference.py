@@ -57,6 +57,10 @@ def weights_row(kind, s, config, parameters=None):
         return relu(s) / len(s)
     if kind is table.SQUARE_BY_KEYS:
         return s * s / len(s)
+    if kind is table.POWER_SOFTMAX:
+        c, power = config.constant("power_offset"), config.constant("power")
+        q = (s + c) ** power
+        return q / (q.sum() + config.attention_eps * max(1.0, abs(c)) ** power)
     raise AssertionError(kind)
 
 

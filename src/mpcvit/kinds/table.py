@@ -182,6 +182,25 @@ SQUARE_BY_KEYS = Kind(  # of PriViT
     marks=Marks(non_negative=True),
     cost=lambda model: costs.by_scores(model, costs.PRODUCT, costs.CONSTANT),
 )
+POWER_SOFTMAX = Kind(
+    name="power_softmax",
+    symbol="W",
+    marks=Marks(non_negative=True, normalised=True),
+    sites=("denominator",),
+    eps_fields=("attention_eps",),
+    constants={
+        "power": Constant(
+            default=4, allows=lambda p: p >= 2 and p % 2 == 0, rule="must be an even number, from 2"
+        ),
+        "power_offset": Constant(default=4),  # as the power: (1 + s / 4)^4 is near exp(s)
+    },
+    cost=lambda model: costs.by_scores(
+        model,
+        *([costs.CONSTANT] if abs(model.constant("power_offset")) > 1 else []),
+        costs.power_of(int(model.constant("power"))),
+        costs.DIVISION,
+    ),
+)
 
 KINDS: dict[str, Kind] = {row.name: row for row in list(vars().values()) if isinstance(row, Kind)}
 """All kinds by name, in the order of the rows above; pictures and tables keep it."""
