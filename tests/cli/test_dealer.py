@@ -149,7 +149,7 @@ def test_three_hosts(start, folder, cache_folder):
     record, program = document["record"], SecureProgram.load(folder / "program")
     assert record["profile"]["dealer"] == "third-party"
     assert record["profile"]["ring_bits"] == program.engine.ring_bits == 128
-    script, *_ = program.scripts.values()  # for few images
+    script, *_ = program.public.scripts.values()  # for few images
     assert record["offline"]["received_bytes"] == script.answer_bytes
     assert set(cache_folder.glob("scripts/*")) == rehearsed
     (found,) = document["predictions"]

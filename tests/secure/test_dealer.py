@@ -17,7 +17,7 @@ from mpcvit.bench.networks import random_checkpoint
 from mpcvit.classifier import Classifier
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.party.gateway import Gateway, Recorder, ScriptFollower, zeros
-from mpcvit.dealer.script import Kind, Script, Step, scripts_from_plain, scripts_to_plain
+from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.lowering.program import SecureProgram
@@ -102,13 +102,13 @@ def no_rehearsal(monkeypatch):
 def test_a_program_carries_its_script(program, no_rehearsal, tmp_path):
     program.save(tmp_path / "program")
     loaded = SecureProgram.load(tmp_path / "program")
-    assert loaded.scripts == program.scripts
-    assert len(loaded.scripts) == 3  # for few images; for many, and their set-up
-    assert loaded.digest() == replace(program, scripts={}).digest()
+    assert loaded.public.scripts == program.public.scripts
+    assert len(loaded.public.scripts) == 3  # for few images; for many, and their set-up
+    assert loaded.digest() == program.changed(scripts={}).digest()
     _, pixels = tiny()
     found = mpcvit.run(loaded, pixels[:2], DEALER, reveal="logits", simulate=True)
     assert_close(found.logits, program(program.preprocess(list(pixels[:2]))), FXP26)
-    script, *_ = loaded.scripts.values()
+    script, *_ = loaded.public.scripts.values()
     assert found.record.offline.held_bytes == script.answer_bytes
 
 
@@ -117,13 +117,13 @@ def test_where_the_script_does_not_fit_the_program_is_rehearsed(
     program, no_rehearsal, batch_size, fraction_bits
 ):
     engine = replace(program.engine, fraction_bits=fraction_bits)
-    other, (_, pixels) = replace(program, engine=engine), tiny()
+    other, (_, pixels) = program.changed(engine=engine), tiny()
     with pytest.raises(DealerError, match="this was rehearsed"):
         mpcvit.run(other, pixels[:2], DEALER, batch_size=batch_size, reveal="logits", simulate=True)
 
 
 def test_without_a_dealer_there_is_no_script(program):
-    bare = replace(program, scripts={})
+    bare = program.changed(scripts={})
     assert rehearsal.with_script(bare, FIRST_PARTY) is bare
 
 
@@ -131,14 +131,17 @@ def test_a_damaged_script_is_not_loaded(program, tmp_path):
     program.save(tmp_path / "program")
     place = tmp_path / "program" / "program.json"
     document = json.loads(place.read_text())
-    (name, own), *_ = document["scripts"].items()
-    other = scripts_to_plain({"": Script((Step(kind=Kind.MUL, width=8, shape=(3,)),))})[""]
+    public = document["public"]
+    (name, own), *_ = public["scripts"].items()
+    other = Script((Step(kind=Kind.MUL, width=8, shape=(3,)),)).encoded()
     for changed in ({**own, "steps": other["steps"]}, {**own, "steps": "AA=="}, {}, None):
-        place.write_text(json.dumps({**document, "scripts": {name: changed}}))
-        with pytest.raises(UserError, match=r"program.json cannot be used: .*script"):
+        damaged = {**public, "scripts": {name: changed}}
+        place.write_text(json.dumps({**document, "public": damaged}))
+        with pytest.raises(UserError, match=r"script"):
             SecureProgram.load(tmp_path / "program")
-    with pytest.raises(DealerError, match="cannot be understood"):
-        scripts_from_plain({str(index): other for index in range(17)})
+    script = Script.decoded(other, "here")
+    with pytest.raises(UserError, match="more than 16 scripts"):
+        program.changed(scripts={str(index): script for index in range(17)})
 
 
 def random_bits(step):
@@ -166,7 +169,7 @@ def made_up(script):
 @pytest.mark.parametrize("name", ["reveals masks", "too large", "too short", "too long", "empty"])
 def test_a_script_that_is_not_the_programs(program, name, monkeypatch):
     """Whatever the model owner claims and does itself, the data owner's SPU goes no further."""
-    (key, script), *_ = program.scripts.items()  # for few images
+    (key, script), *_ = program.public.scripts.items()  # for few images
     steps, message, reached = made_up(script)[name]
     answered = []
 
@@ -186,7 +189,7 @@ def test_a_script_that_is_not_the_programs(program, name, monkeypatch):
                 super().require_end(inference)
 
     monkeypatch.setattr(dealing, "ScriptFollower", Watched)
-    wrong = replace(program, scripts={key: Script(tuple(steps))})
+    wrong = program.changed(scripts={key: Script(tuple(steps))})
     profile = replace(DEALER, limits=Limits(connect_s=10.0, silence_s=20.0))
     with pytest.raises(DealerError, match=message):
         mpcvit.run(wrong, tiny()[1][:1], profile, reveal="logits", simulate=True)

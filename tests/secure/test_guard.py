@@ -11,7 +11,8 @@ from mpcvit.artifacts.profile import load_profile
 from mpcvit.kinds import table
 from mpcvit.lowering import Guard
 from mpcvit.lowering.lower import lower
-from mpcvit.lowering.plan import Trust
+from mpcvit.lowering.out_of_range import Trust
+from mpcvit.lowering.sites import HEAD_NORM
 from mpcvit.secure.guarding import with_guard
 from mpcvit.secure.result import RefusedError
 from tests.models import random_pixels, small_checkpoint, small_config
@@ -32,8 +33,8 @@ def program():
 
 def narrowed(program):
     """A program whose last norm knows so small an interval that pictures leave it."""
-    norm = program.plan.norm
-    return replace(program, plan=replace(program.plan, norm=replace(norm, high=norm.low + 1e-3)))
+    norm = program.plan[HEAD_NORM]
+    return program.changed(plan={**program.plan, HEAD_NORM: replace(norm, high=norm.low + 1e-3)})
 
 
 @pytest.mark.parametrize("reveal", ["class", "logits"])
@@ -66,7 +67,7 @@ def test_other_protocols_refuse_it_too(profile):
 def test_without_a_guard_it_is_wrong_without_a_word(program):
     """What the guard is for: the same program says a class, whatever it is worth."""
     naive = narrowed(program)
-    naive = replace(naive, plan=replace(naive.plan, trust=Trust()))
+    naive = naive.changed(trust=Trust())
     pixels = random_pixels(program.model, 1)
     assert mpcvit.run(naive, pixels, "semi2k", simulate=True).refused == ()
 
@@ -83,11 +84,11 @@ def test_the_rest_gets_the_class_of_the_emulation(program):
 
 def test_a_guard_rides_along_with_the_class(program):
     guarded, cost = with_guard(program, load_profile("semi2k"), Guard.ON)
-    assert guarded.plan.trust.guard
+    assert guarded.public.trust.guard
     assert cost.guarded.exchanges == cost.without.exchanges
     watched = cost.guarded.sent_bytes - cost.without.sent_bytes
     # norms of 10, 1 and 1 tokens and 3 rows' sums from two sides, and 33 activations; each takes
     # a comparison of 104 bytes, and a byte to be counted
     assert watched == 105 * (2 * (10 + 1 + 1 + 3) + 33)
     off, _ = with_guard(program, load_profile("semi2k"), Guard.OFF)
-    assert not off.plan.trust.guard
+    assert not off.public.trust.guard

@@ -2,6 +2,7 @@
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,10 +14,16 @@ from mpcvit.artifacts.config import BlockForm, Pooling
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.attention.kind_math import Context, math_of
 from mpcvit.bench.latency import measure_lowered_latency
-from mpcvit.bench.lowered import ReferenceProgram, bench_lowering, lower_with_plan, plan_for
+from mpcvit.bench.lowered import (
+    adapt_plan,
+    bench_lowering,
+    lower_with_plan,
+    plan_for,
+    read_reference,
+)
 from mpcvit.kinds import table
-from mpcvit.lowering.values import in_fixed_point
-from mpcvit.secure.card import ModelCard
+from mpcvit.lowering.jaxpr_walk import in_fixed_point
+from mpcvit.lowering.sites import HEAD_NORM, site_label
 from mpcvit.secure.components import Component
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.reuse import LEAST_RUNS
@@ -41,6 +48,15 @@ def run(program, count=1, profile="semi2k", batch_size=1):
         program, pixels, profile, batch_size=batch_size, reveal="logits", simulate=True
     )
     return result, program(program.preprocess(list(pixels)))
+
+
+def exchanges_of(program, *names):
+    return sum(program.plan[site_label(0, name)].exchanges for name in names)
+
+
+def exchanges_in(program, layer):
+    prefix = site_label(layer, "")
+    return sum(own.exchanges for label, own in program.plan.items() if label.startswith(prefix))
 
 
 def stages(record, batch):
@@ -88,13 +104,12 @@ def test_through_a_dealer(relu_softmax):
 
 def test_exchanges_are_what_the_plan_says(relu_softmax):
     program, record = relu_softmax
-    for index, layer in enumerate(program.plan.layers):
-        stand_ins = [own.exchanges for own in vars(layer).values() if own is not None]
+    for index in range(program.model.depth):
         # squares and products of both norms, six products of matrices, a ReLU, a division, a gain
-        expected = sum(stand_ins) + 4 + 6 + 9 + 1 + 1
+        expected = exchanges_in(program, index) + 4 + 6 + 9 + 1 + 1
         assert stages(record, 0)[f"block {index}"].exchanges == expected
     assert stages(record, 0)["embedding"].exchanges == 1
-    assert stages(record, 0)["head"].exchanges == program.plan.norm.exchanges + 3
+    assert stages(record, 0)["head"].exchanges == program.plan[HEAD_NORM].exchanges + 3
 
 
 def test_every_stage_agrees_with_its_emulation(relu_softmax):
@@ -102,7 +117,7 @@ def test_every_stage_agrees_with_its_emulation(relu_softmax):
     program, _ = relu_softmax
     profile = program.engine.apply(load_profile("semi2k"))
     x = program.preprocess(list(random_pixels(program.model, 1)))
-    for stage in cut_lowered(ModelCard.of(program), program.plan):
+    for stage in cut_lowered(program.public, program.plan):
         own = stage.parameters(program.parameters)
         component = Component.of(stage.function, own, x)
         private = measure_function(component.function, component.inputs, profile).output
@@ -112,12 +127,14 @@ def test_every_stage_agrees_with_its_emulation(relu_softmax):
 
 def test_a_network_takes_after_an_example_of_its_kinds(relu_softmax):
     program, _ = relu_softmax
-    own = ReferenceProgram(architecture=program.architecture, plan=program.plan)
+    own = program.public
     softmax, scaling, both = (
         Architecture.uniform(kind, depth=program.model.depth, heads=program.model.heads)
         for kind in (table.SOFTMAX, table.SCALING, table.RELU_SOFTMAX)
     )
-    other = ReferenceProgram(architecture=softmax, plan=replace(program.plan, norm=None))
+    reference = Path(__file__).parents[2] / "results/cifar10-tiny/softmax-program.json"
+    plan = adapt_plan(read_reference(reference).plan, program.model, softmax)
+    other = replace(own, architecture=softmax, plan=plan)
     assert plan_for(both, [other, own]) is own.plan
     assert plan_for(softmax, [own, other]) is other.plan
     assert plan_for(scaling, [own, other]) is own.plan
@@ -129,7 +146,7 @@ def test_plain_and_lowered_are_counted_side_by_side(relu_softmax):
     plain, own = bench_lowering(
         program.model,
         {"semi2k-wan": profile},
-        [ReferenceProgram(architecture=program.architecture, plan=program.plan)],
+        [program.public],
         networks=["relu_softmax"],
         batch_sizes=[1],
         stage="block 0",
@@ -151,7 +168,7 @@ def test_the_bench_tells_what_reused_masks_take_and_save(relu_softmax):
     _, own = bench_lowering(
         program.model,
         {"semi2k-dealer-wan": load_profile("semi2k-dealer-wan")},
-        [ReferenceProgram(architecture=program.architecture, plan=program.plan)],
+        [program.public],
         networks=["relu_softmax"],
         batch_sizes=[1],
         stage=None,
@@ -195,23 +212,16 @@ def test_scaling_heads_ride_along():
     program = lowered(Architecture(layers=(both,)))
     result, expected = run(program)
     assert_close(result.logits, expected, FXP26)
-    (layer,) = program.plan.layers
-    stand_ins = [own.exchanges for own in vars(layer).values() if own is not None]
     block = stages(result.record, 0)["block 0"]
-    assert block.exchanges == sum(stand_ins) + 4 + 5 + 9 + 1
+    assert block.exchanges == exchanges_in(program, 0) + 4 + 5 + 9 + 1
 
 
 def test_all_scaling_takes_two_products():
     program = lowered(Architecture.uniform(K.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED))
     result, expected = run(program)
     assert_close(result.logits, expected, FXP26)
-    (layer,) = program.plan.layers
     block = stages(result.record, 0)["block 0"]
-    assert block.exchanges == layer.norm1.exchanges + layer.norm2.exchanges + 4 + 5
-
-
-def exchanges_of(layer, *names):
-    return sum(getattr(layer, name).exchanges for name in names)
+    assert block.exchanges == exchanges_of(program, "norm1", "norm2") + 4 + 5
 
 
 def test_softmax_needs_no_comparison():
@@ -222,10 +232,11 @@ def test_softmax_needs_no_comparison():
     )
     result, expected = run(program)
     assert_close(result.logits, expected, FXP26)
-    (layer,) = program.plan.layers
-    stand_ins = exchanges_of(layer, "norm1", "exponential", "temper", "denominator", "norm2")
+    approximations = ("norm1", "exponential", "row_scale", "denominator", "norm2")
     # both norms' own, products of matrices, Linformer's; a product, a square and a division
-    assert stages(result.record, 0)["block 0"].exchanges == stand_ins + 4 + 5 + 1 + 3
+    assert stages(result.record, 0)["block 0"].exchanges == (
+        exchanges_of(program, *approximations) + 4 + 5 + 1 + 3
+    )
 
 
 def squares_of(kind, config):
@@ -256,9 +267,9 @@ def test_rows_of_every_kind_share_exchanges():
     through, expected = run(program, count=LEAST_RUNS, profile="semi2k-dealer")
     assert through.record.set_up.warm_up_bytes > 0  # every kind of product may reuse masks
     assert_close(through.logits, expected, FXP26)
-    (layer,) = program.plan.layers
-    count = exchanges_of(layer, "norm1", "exponential", "temper", "cube", "denominator", "norm2")
-    count += max(layer.query_length.exchanges, layer.product_length.exchanges)
+    names = ("norm1", "exponential", "row_scale", "cube", "denominator", "norm2")
+    count = exchanges_of(program, *names)
+    count += max(exchanges_of(program, name) for name in ("query_length", "product_length"))
     count += 4 + 5 + 9 + 1  # norms, products of matrices, a ReLU, a product that divides
     count += 1 + 1  # Linformer's product of matrices, softmax's product
     count += max(squares_of(kind, program.model) for kind in kinds)

@@ -255,13 +255,13 @@ class Session:
 def lowered(ring_bits):
     checkpoint, pixels = tiny()
     program = mpcvit.lower(checkpoint, list(pixels), DEALER, error_budget=1.0)
-    trust = replace(program.plan.trust, guard=False)  # so that only the network is counted
-    program = replace(program, plan=replace(program.plan, trust=trust))
+    trust = replace(program.public.trust, guard=False)  # so that only the network is counted
+    program = program.changed(trust=trust)
     assert program.engine.reuse_weight_masks
     if ring_bits == 128:
         return program
     narrow = replace(program.engine, ring_bits=64, fraction_bits=18, truncation=Truncation.FAITHFUL)
-    return replace(program, engine=narrow)
+    return program.changed(engine=narrow)
 
 
 @pytest.fixture(scope="module")
@@ -357,7 +357,11 @@ def test_batches_of_several_sizes_share_one_set_up(program):
 
 
 def test_a_program_carries_its_scripts_for_few_images_and_for_many(program, monkeypatch):
-    assert sorted(script.is_set_up for script in program.scripts.values()) == [False, False, True]
+    assert sorted(script.is_set_up for script in program.public.scripts.values()) == [
+        False,
+        False,
+        True,
+    ]
 
     def rehearse(*_):
         raise DealerError("this was rehearsed")

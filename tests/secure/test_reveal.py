@@ -14,7 +14,7 @@ from mpcvit.artifacts.record import Reveal
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
-from mpcvit.lowering.plan import Trust
+from mpcvit.lowering.out_of_range import Trust
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.spu.answer import Opening, choose_best

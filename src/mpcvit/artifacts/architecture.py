@@ -223,6 +223,15 @@ class Architecture:
             raise UserError(f"cannot read the architecture {path}: {error}") from error
         return cls.from_json(text, str(path))
 
+    def encoded(self) -> Any:
+        """Return the document of an architecture file."""
+        return json.loads(self.to_json())
+
+    @classmethod
+    def decoded(cls, document: Any, where: str) -> "Architecture":
+        """Decode a document that stands inside of another."""
+        return cls.from_document(document, where)
+
     @classmethod
     def from_document(cls, document: Any, origin: str) -> "Architecture":
         """Decode parsed JSON; `origin` names it in what is refused."""

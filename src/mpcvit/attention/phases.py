@@ -17,7 +17,7 @@ from jax import Array
 from mpcvit.kinds.table import Kind
 
 PHASES = (
-    *("relu", "exponential", "temper", "multiply", "square", "inverse_root"),
+    *("relu", "exponential", "row_scale", "multiply", "square", "inverse_root"),
     *("denominator", "cube"),
 )
 """In the order in which they run; a kind may ask for a phase again."""

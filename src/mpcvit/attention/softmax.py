@@ -34,7 +34,7 @@ def lowered(scores: Array, context: Context) -> Phases:
     a sum in [1, n] whatever the image. So neither function needs a maximum.
     """
     (powers,) = yield Step("exponential", [scores - _mean(scores)])
-    (levels,) = yield Step("temper", [_mean(powers)[..., 0]])
+    (levels,) = yield Step("row_scale", [_mean(powers)[..., 0]])
     levels = levels * (1 / math.sqrt(powers.shape[-1]))
     (roots,) = yield Step("multiply", [(powers, levels[..., None])])
     (weights,) = yield Step("square", [roots])

@@ -1,14 +1,13 @@
 """Plain against lowered: what the same networks cost both ways, in one run.
 
 A lowered network's cost depends on the intervals of its approximations, and random
-weights have none worth the name. Networks of any shape therefore take the
-approximations of a trained network of their kind that was lowered: `program.json`
-holds them.
+weights have no meaningful ones. Networks of any shape therefore take the
+approximations of a trained network of their kind that was lowered.
+`program.json` holds them.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,34 +18,30 @@ from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
 from mpcvit.bench.paper_tables import row_context
-from mpcvit.codec import encode
 from mpcvit.errors import UserError, nearest
 from mpcvit.kinds.table import Kind
-from mpcvit.lowering.engine import DESCRIPTION, EngineChoice, choose_engine
+from mpcvit.lowering.engine import EngineSettings, choose_engine
 from mpcvit.lowering.fold import fold
-from mpcvit.lowering.functions import exact_functions
-from mpcvit.lowering.plan import LayerPlan, Plan, Trust
-from mpcvit.lowering.program import Calibration, Model, SecureProgram
+from mpcvit.lowering.program import (
+    Calibration,
+    Model,
+    PublicProgram,
+    SecureProgram,
+    read_description,
+    shapes_of,
+)
+from mpcvit.lowering.sites import HEAD_NORM, Plan, needed_sites, site_label
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.run import run
-from mpcvit.storage import read_json
 
 Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceProgram:
-    """A trained network as it was lowered: what public half of it others may take after."""
-
-    architecture: Architecture
-    plan: Plan
-
-
 def bench_lowering(
     model: ModelConfig,
     profiles: Mapping[str, Profile],
-    examples: Sequence[ReferenceProgram],
+    references: Sequence[PublicProgram],
     *,
     networks: Sequence[str],
     batch_sizes: Sequence[int],
@@ -72,7 +67,7 @@ def bench_lowering(
     for index, (profile_name, name, batch_size) in enumerate(work):
         profile, architecture = profiles[profile_name], known[name]
         checkpoint = random_checkpoint(model, architecture)
-        plan = plan_for(architecture, examples)
+        plan = plan_for(architecture, references)
         program = lower_with_plan(plan, model, architecture, choose_engine(profile))
         costs = partial(_cost, profile=profile, batch_size=batch_size, stage=stage, measure=measure)
         plain = costs(checkpoint, batches=1)
@@ -101,71 +96,65 @@ def bench_lowering(
 
 
 def lower_with_plan(
-    plan: Plan, model: ModelConfig, architecture: Architecture, engine: EngineChoice
+    plan: Plan, model: ModelConfig, architecture: Architecture, engine: EngineSettings
 ) -> SecureProgram:
     """Return a network of random weights with the approximations of another."""
     checkpoint = random_checkpoint(model, architecture)
+    weights = fold(model, architecture, checkpoint.parameters)
     return SecureProgram(
-        model=model,
-        architecture=architecture,
-        data=checkpoint.data,
-        classes=checkpoint.classes,
-        plan=adapt_plan(plan, model, architecture),
-        engine=engine,
+        public=PublicProgram(
+            model=model,
+            architecture=architecture,
+            data=checkpoint.data,
+            classes=checkpoint.classes,
+            plan=adapt_plan(plan, model, architecture),
+            engine=engine,
+            shapes=shapes_of(weights),
+        ),
         calibration=Calibration(images=0, error_budget=1.0, error=0.0),
-        parameters=fold(model, architecture, checkpoint.parameters),
+        parameters=weights,
         provenance=checkpoint.provenance,
     )
 
 
 def adapt_plan(plan: Plan, model: ModelConfig, architecture: Architecture) -> Plan:
-    """Return another network's approximations for the sites of this one.
+    """Return another network's approximations for the sites that this network has.
 
-    The first layer takes the first's, and later ones go round the others; where
-    such a layer lacks one, the next that has it lends it.
+    The first layer takes those of the first layer, and later ones go round the others.
+    If such a layer lacks one, the next that has it lends it.
     """
-    exact = exact_functions(model, architecture)
-    first, *others = plan.layers
-    others = others or [first]
-    layers = []
-    for index, needed in enumerate(exact.layers):
-        start = (index - 1) % len(others)
-        lenders = [*others[start:], *others[:start], first]
-        lenders = [first, *others] if index == 0 else lenders
-        own = {}
-        for name, function in vars(needed).items():
-            stand_ins = [getattr(lender, name) for lender in lenders]
-            found = next((one for one in stand_ins if one is not None), None)
-            own[name] = None if function is None else found
-        layers.append(LayerPlan(**own))
-    norm = None if exact.norm is None else plan.norm
-    # of random weights nothing can be trusted
-    return replace(plan, layers=tuple(layers), norm=norm, trust=Trust())
+    depth = 1 + max(int(label.split()[1]) for label in plan if label != HEAD_NORM)
+    others = list(range(1, depth)) or [0]
+    adapted: Plan = {}
+    for label in needed_sites(model, architecture):
+        lenders = [label]
+        if label != HEAD_NORM:
+            _, index, name = label.split()
+            start = (int(index) - 1) % len(others)
+            order = [0, *others] if index == "0" else [*others[start:], *others[:start], 0]
+            lenders = [site_label(layer, name) for layer in order]
+        lent = next((plan[lender] for lender in lenders if lender in plan), None)
+        if lent is not None:
+            adapted[label] = lent
+    return adapted
 
 
-def plan_for(architecture: Architecture, examples: Sequence[ReferenceProgram]) -> Plan:
-    """Return the plan of the first example with all kinds of a network that need approximations."""
+def plan_for(architecture: Architecture, references: Sequence[PublicProgram]) -> Plan:
+    """Return the plan of the first reference with all kinds that need approximations."""
     wanted = {kind for kind in _kinds(architecture) if kind.sites}
-    fitting = (example for example in examples if wanted <= _kinds(example.architecture))
-    return next(fitting, examples[0]).plan
+    fitting = (reference for reference in references if wanted <= _kinds(reference.architecture))
+    plan = next(fitting, references[0]).plan
+    assert plan is not None
+    return plan
 
 
 def _kinds(architecture: Architecture) -> frozenset[Kind]:
     return frozenset().union(*(layer.kinds for layer in architecture.layers))
 
 
-def read_reference(path: Path) -> ReferenceProgram:
-    """Read the public half of a program."""
-    place = path / DESCRIPTION if path.is_dir() else path
-    try:
-        document = read_json(place.read_text(encoding="utf-8"), str(place))
-        return ReferenceProgram(
-            architecture=Architecture.from_document(document["architecture"], str(place)),
-            # of an example only the approximations matter, and older files hold no more
-            plan=Plan.from_dict({"trust": encode(Trust()), **document["plan"]}),
-        )
-    except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise UserError(f"{place} holds no plan; mpcvit lower writes one") from error
+def read_reference(path: Path) -> PublicProgram:
+    """Read the public half of a program, whose approximations others may take."""
+    return read_description(path).public
 
 
 def _cost(

@@ -7,11 +7,12 @@ from statistics import median
 
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile
-from mpcvit.bench.lowered import Progress, ReferenceProgram, Row, lower_with_plan, plan_for
+from mpcvit.bench.lowered import Progress, Row, lower_with_plan, plan_for
 from mpcvit.bench.networks import paper_networks, random_images
 from mpcvit.bench.paper_tables import row_context
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from mpcvit.lowering.engine import choose_engine
+from mpcvit.lowering.program import PublicProgram
 from mpcvit.secure.parties.roles import ROLES
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.run import run
@@ -22,7 +23,7 @@ _THREADS_OF_SPU = 4  # that SPU starts for every product unless the limit is low
 def bench_threads(
     model: ModelConfig,
     profile: Profile,
-    examples: Sequence[ReferenceProgram],
+    references: Sequence[PublicProgram],
     *,
     networks: Sequence[str],
     rounds: int,
@@ -36,7 +37,7 @@ def bench_threads(
     rows: list[Row] = []
     for index, name in enumerate(networks):
         architecture = paper_networks(model)[name]
-        plan = plan_for(architecture, examples)
+        plan = plan_for(architecture, references)
         program = lower_with_plan(plan, model, architecture, choose_engine(profile))
         seconds: dict[str, list[float]] = {limit: [] for limit in limits}
         for turn in range(rounds):

@@ -108,12 +108,12 @@ def _tell(
                 "digest": program.digest(),
                 "engine": engine,
                 "calibration": encode(program.calibration),
-                "trust": encode(program.plan.trust),
+                "trust": encode(program.public.trust),
                 **({} if guard_cost is None else {"guard_costs": str(guard_cost)}),
-                "stand_ins": rows,
+                "approximations": rows,
                 "scripts": [
                     {"digest": own.digest, "steps": len(own.steps), "bytes": own.answer_bytes}
-                    for own in program.scripts.values()
+                    for own in program.public.scripts.values()
                 ],
             }
         )
@@ -130,7 +130,7 @@ def _tell(
         f"images of calibration, within the budget of {calibration.error_budget:g}"
     )
     _tell_trust(program, guard_cost)
-    for own in program.scripts.values():
+    for own in program.public.scripts.values():
         print(
             f"dealer     {len(own.steps):,} steps and {own.answer_bytes / 1e6:,.1f} MB "
             f"{'once a session' if own.is_set_up else 'a batch'}, "
@@ -139,8 +139,8 @@ def _tell(
     print_table(
         [row | {"error": "relative" if row["relative"] else "absolute"} for row in rows],
         {
-            "site": "{place}",
-            "approximation": "{stand_in}",
+            "site": "{site}",
+            "approximation": "{approximation}",
             "from": "{low:.4g}",
             "to": "{high:.4g}",
             "error": "{error}",
@@ -153,7 +153,7 @@ def _tell(
 
 def _tell_trust(program: "SecureProgram", guard_cost: "GuardCost | None") -> None:
     """How far inputs may go, and what happens to those that go further."""
-    trust, calibration = program.plan.trust, program.calibration
+    trust, calibration = program.public.trust, program.calibration
     print(
         f"reach      intervals hold up to {calibration.reach:g} times the contrast of the images "
         "of calibration"
@@ -169,18 +169,19 @@ def _tell_trust(program: "SecureProgram", guard_cost: "GuardCost | None") -> Non
 
 
 def _rows(program: "SecureProgram") -> list[dict[str, Any]]:
-    from mpcvit.lowering.approximation import largest_error
+    from mpcvit.codec import encode
+    from mpcvit.lowering.fitting import largest_error
 
     return [
         {
-            "place": place,
-            "stand_in": own.kind,
-            "low": own.domain[0],
-            "high": own.domain[1],
-            "relative": own.is_relative,
-            "declared": own.max_error,
-            "measured": largest_error(own),
-            "exchanges": own.exchanges,
+            "site": label,
+            "approximation": encode(approximation)["is"],
+            "low": approximation.domain[0],
+            "high": approximation.domain[1],
+            "relative": approximation.is_relative,
+            "declared": approximation.max_error,
+            "measured": largest_error(approximation),
+            "exchanges": approximation.exchanges,
         }
-        for place, own in program.plan.named().items()
+        for label, approximation in program.plan.items()
     ]

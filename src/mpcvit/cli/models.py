@@ -51,7 +51,7 @@ def evaluate(
     from mpcvit.lowering.program import SecureProgram, load_model
     from mpcvit.report.live import counting
 
-    model, strays, judged = load_model(model_file), None, dict[str, int]()
+    model, out_of_range, judged = load_model(model_file), None, dict[str, int]()
     if fixed_point and not isinstance(model, SecureProgram):
         raise UserError("--fixed-point needs a lowered program, as mpcvit lower makes it")
     with counting() as progress:
@@ -70,12 +70,16 @@ def evaluate(
                 fixed_point=fixed_point,
                 progress=show_progress,
             )
-            evaluation, strays = emulation.evaluation, emulation.strays
+            evaluation, out_of_range = emulation.evaluation, emulation.out_of_range
             judged = {name: getattr(emulation, name) for name in ("left", "refused", "close")}
         else:
             evaluation = _evaluate_checkpoint(model, split, batch_size, show_progress)
     if as_json:
-        print_json(encode(evaluation) | ({} if strays is None else {"outside": strays}) | judged)
+        print_json(
+            encode(evaluation)
+            | ({} if out_of_range is None else {"outside": out_of_range})
+            | judged
+        )
         return
     rate = evaluation.images / evaluation.seconds
     print_pairs(
@@ -87,8 +91,8 @@ def evaluate(
             "time": f"{evaluation.seconds:.1f} s ({rate:,.0f} images/s)",
         }
     )
-    if strays is not None:
-        met = {place: share for place, share in strays.items() if share}
+    if out_of_range is not None:
+        met = {place: share for place, share in out_of_range.items() if share}
         print("outside of the calibrated intervals" + ("" if met else ": nothing"))
         for place, share in met.items():
             print(f"  {place:<22} {100 * share:.4f} % of its values")

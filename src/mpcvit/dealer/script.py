@@ -33,7 +33,6 @@ from mpcvit.dealer.ring import MOST_INNER, WIDTHS
 MOST_KERNELS = 10_000
 RIGHT = 1  # which operand of a product a kernel is
 _MOST_ROW = 100  # characters
-_MOST_SCRIPTS = 16  # that one program carries
 
 
 class Kind(str, Enum):
@@ -238,6 +237,26 @@ class Script:
         known = {row: _step_of(row) for row in set(rows)}
         return cls(tuple(known[row] for row in rows))
 
+    def encoded(self) -> dict[str, str]:
+        """
+        >>> script = Script((Step(kind=Kind.AND, width=16, shape=(3,)),))
+        >>> Script.decoded(script.encoded(), "a program") == script
+        True
+        """
+        return {"digest": self.digest, "steps": base64.b64encode(self.to_bytes()).decode()}
+
+    @classmethod
+    def decoded(cls, document: Any, where: str) -> "Script":
+        """Decode a script of a program, and hold it to its digest."""
+        try:
+            digest, content = document["digest"], base64.b64decode(document["steps"], validate=True)
+        except (TypeError, KeyError, ValueError) as error:
+            raise DealerError(f"{where}: the script cannot be understood") from error
+        script = cls.from_bytes(content)
+        if script.digest != digest:
+            raise DealerError(f"{where}: the script does not match its digest")
+        return script
+
     def _text(self) -> bytes:
         return json.dumps([step.to_row() for step in self.steps], separators=(",", ":")).encode()
 
@@ -282,32 +301,3 @@ def _step_of(row: bytes) -> Step:
 
 Scripts = Mapping[str, Script]
 """Scripts by name. `secure/dealing/rehearsal.py` makes the names of what a script depends on."""
-
-
-def scripts_to_plain(scripts: Scripts) -> dict[str, dict[str, str]]:
-    """Return the plain values behind scripts.
-
-    >>> scripts = {"name": Script((Step(kind=Kind.AND, width=16, shape=(3,)),))}
-    >>> scripts_from_plain(scripts_to_plain(scripts)) == scripts
-    True
-    """
-    return {
-        name: {"digest": own.digest, "steps": base64.b64encode(own.to_bytes()).decode()}
-        for name, own in scripts.items()
-    }
-
-
-def scripts_from_plain(document: Any) -> dict[str, Script]:
-    """Decode what a program carries or a peer sent, and hold each script to its digest."""
-    if not isinstance(document, dict) or len(document) > _MOST_SCRIPTS:
-        raise DealerError("the scripts cannot be understood")
-    scripts = {}
-    for name, own in document.items():
-        try:
-            digest, content = own["digest"], base64.b64decode(own["steps"], validate=True)
-        except (TypeError, KeyError, ValueError) as error:
-            raise DealerError("the scripts cannot be understood") from error
-        scripts[name] = Script.from_bytes(content)
-        if scripts[name].digest != digest:
-            raise DealerError("a script does not match its digest")
-    return scripts

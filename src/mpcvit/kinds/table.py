@@ -99,14 +99,14 @@ SOFTMAX = Kind(
     name="softmax",
     symbol="E",
     marks=Marks(monotone=True, non_negative=True, normalised=True),
-    sites=("exponential", "temper", "denominator"),
+    sites=("exponential", "row_scale", "denominator"),
     cost=lambda model: costs.by_scores(model, costs.softmax_of(model.tokens)),
 )
 LINFORMER = Kind(
     name="linformer",
     symbol="L",
     marks=Marks(monotone=True, non_negative=True, normalised=True),
-    sites=("exponential", "temper", "denominator"),
+    sites=("exponential", "row_scale", "denominator"),
     cost=costs.linformer,
 )
 RELU = Kind(

@@ -14,10 +14,9 @@ from mpcvit.artifacts.config import ModelConfig
 from mpcvit.attention.kind_math import Context, KindMath, math_of
 from mpcvit.attention.phases import Phases, multiply, run_phases
 from mpcvit.kinds.table import Kind
+from mpcvit.lowering.approximations import invert_roots, rectified_cube
 from mpcvit.lowering.heads import Part, folded_scale, split_heads
-from mpcvit.lowering.inverse_root import invert_roots
-from mpcvit.lowering.plan import LayerFunctions
-from mpcvit.lowering.steep_chain import rectified_cube
+from mpcvit.lowering.sites import LayerFunctions
 from mpcvit.model.gather import gather, merge
 
 # What takes as long as an exchange over a WAN, in a 128-bit ring: numbers opened, at 44 MB/s,
@@ -92,8 +91,7 @@ class AttentionLayer:
 
     def _run(self, phases: dict[Kind, Phases]) -> dict[Kind, Any]:
         exact = {"cube": rectified_cube}  # a comparison, where no approximation is close enough
-        known = {site: own for site, own in vars(self.functions).items() if own is not None}
-        return run_phases(phases, {**exact, **known}, invert_roots)
+        return run_phases(phases, {**exact, **self.functions}, invert_roots)
 
     def _queries(self, part: Part, q: Array) -> Array:
         """Return all queries of a part's head, at the scale of its kind."""

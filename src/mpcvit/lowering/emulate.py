@@ -1,4 +1,4 @@
-"""A program's plaintext emulation over a whole split."""
+"""The plaintext emulation of a program over a whole split."""
 
 import time
 from collections import Counter
@@ -14,10 +14,10 @@ from mpcvit.train.evaluate import Evaluation, sums_of
 
 @dataclass(frozen=True, kw_only=True)
 class Emulation:
-    """How right a program is, and how much of what its stand-ins met lay outside of them."""
+    """The accuracy of a program, and the share of values that left their intervals."""
 
     evaluation: Evaluation
-    strays: dict[str, float]  # by place, the share of its values
+    out_of_range: dict[str, float]  # by label, the share of its values
     left: int  # images of which some value left an interval, or a logit its bounds
     refused: int  # images without an answer in a private run
     close: int  # images that a private run says it is not sure of
@@ -43,13 +43,13 @@ def emulate(
         judged["refused"] += int((is_real & ~found.trusted).sum())
         judged["close"] += int((is_real & found.close & found.trusted).sum())
         images = batch.images[is_real]
-        for place, (own, total) in program.strays(images).items():
-            outside[place] += own
-            met[place] += total
+        for label, (count, total) in program.count_out_of_range(images).items():
+            outside[label] += count
+            met[label] += total
         progress(min((index + 1) * batch_size, len(split)), len(split))
     return Emulation(
         evaluation=Evaluation.of(sums, time.perf_counter() - started),
-        strays={place: outside[place] / met[place] for place in met},
+        out_of_range={label: outside[label] / met[label] for label in met},
         left=judged["left"],
         refused=judged["refused"],
         close=judged["close"],

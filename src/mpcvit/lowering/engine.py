@@ -1,8 +1,9 @@
-"""Engine choices: ring, fraction bits, truncation and mask reuse; and what may go wrong."""
+"""Engine settings: ring, fraction bits, truncation and mask reuse; and what may go wrong."""
 
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer, Truncation
@@ -11,11 +12,12 @@ from mpcvit.errors import UserError
 from mpcvit.storage import read_json
 
 DESCRIPTION = "program.json"
+FORMAT = "mpcvit-program/3"
 LEAST_SAFE_BITS = 30  # an inference may fail with a probability of at most 2^-30
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineChoice:
+class EngineSettings:
     """The settings of SPU that a program is meant for."""
 
     ring_bits: int
@@ -42,34 +44,45 @@ class EngineChoice:
         )
 
 
-def with_engine(profile: Profile, engine: EngineChoice | None) -> Profile:
+def with_engine(profile: Profile, engine: EngineSettings | None) -> Profile:
     return profile if engine is None else engine.apply(profile)
 
 
-def read_engine(folder: Path) -> EngineChoice:
-    """The engine of a program on disk, and nothing else of it."""
-    place = folder / DESCRIPTION
+def read_engine(folder: Path) -> EngineSettings:
+    """Read the engine of a program on disk, and nothing else of it."""
+    path = folder / DESCRIPTION
     try:
-        document = read_json(place.read_text(encoding="utf-8"), str(place))
-        return decode(EngineChoice, document["engine"], str(place))
-    except (OSError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise UserError(f"{folder} holds no program: cannot read {place}") from error
+        document = read_json(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{folder} holds no program: cannot read {path}") from error
+    require_format(document, path)
+    return decode(EngineSettings, document["public"]["engine"], str(path))
 
 
-def choose_engine(profile: Profile) -> EngineChoice:
+def require_format(document: Any, path: Path) -> None:
+    """Refuse a program of another version."""
+    version = document.get("format") if isinstance(document, dict) else None
+    if version != FORMAT:
+        raise UserError(
+            f"{path} is not a program of this version: its format is {version!r}, "
+            f"not {FORMAT!r}; lower the checkpoint again with 'mpcvit lower'"
+        )
+
+
+def choose_engine(profile: Profile) -> EngineSettings:
     """Return what suits a profile: if it can truncate locally, the wide ring.
 
     Products take one exchange each there. Fraction bits cost nothing, and 26 of them leave
     rounding far below the errors of approximations.
     """
     if profile.protocol.truncates_locally:
-        return EngineChoice(
+        return EngineSettings(
             ring_bits=128,
             fraction_bits=26,
             truncation=Truncation.LOCAL,
             reuse_weight_masks=True,
         )
-    return EngineChoice(
+    return EngineSettings(
         ring_bits=profile.ring_bits,
         fraction_bits=profile.fraction_bits,
         truncation=profile.truncation,
@@ -78,7 +91,7 @@ def choose_engine(profile: Profile) -> EngineChoice:
     )
 
 
-def safe_bits(engine: EngineChoice, *, products: float, largest: float) -> float:
+def safe_bits(engine: EngineSettings, *, products: float, largest: float) -> float:
     """-log2 of the probability that local truncation ruins an inference.
 
         products 2^(2 fraction_bits + log2(largest) + 1 - ring_bits)
@@ -87,7 +100,7 @@ def safe_bits(engine: EngineChoice, *, products: float, largest: float) -> float
     both wraps: for a number of that size with that probability, and over all
     products of an inference with at most their sum.
 
-    >>> engine = EngineChoice(ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL,
+    >>> engine = EngineSettings(ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL,
     ...                       reuse_weight_masks=True)
     >>> safe_bits(engine, products=2**20, largest=2**10)
     45.0
@@ -98,7 +111,7 @@ def safe_bits(engine: EngineChoice, *, products: float, largest: float) -> float
     return engine.ring_bits - size - math.log2(max(products, 1.0))
 
 
-def require_safe(engine: EngineChoice, *, products: float, largest: float) -> None:
+def require_safe(engine: EngineSettings, *, products: float, largest: float) -> None:
     """Refuse settings that would fail more often than once in 2^30 inferences."""
     if (bits := safe_bits(engine, products=products, largest=largest)) < LEAST_SAFE_BITS:
         raise UserError(

@@ -6,10 +6,8 @@ read them. What only norms read is centred where it is written, by
 and needs none. All of it in float64.
 """
 
-from functools import lru_cache
 from typing import Any
 
-import jax
 import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
@@ -18,7 +16,6 @@ from mpcvit.artifacts.resolve import require_plain
 from mpcvit.attention.kind_math import math_of
 from mpcvit.lowering.heads import folded_scale, kinds_of
 from mpcvit.model.checkpoint import Parameters
-from mpcvit.model.vit import init_parameters
 
 Weights = dict[str, Any]
 _LEAST_GAIN = 1e-4  # of a kind, in a head that has rows of other kinds too
@@ -37,15 +34,6 @@ def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters
         }
     weights["head"] = _after_norm(exact["norm"], exact["head"]["kernel"], exact["head"]["bias"])
     return _float32(weights)
-
-
-@lru_cache(maxsize=64)  # a network is traced for it, and every load of a program asks
-def weight_shapes(config: ModelConfig, architecture: Architecture) -> Weights:
-    """Return the shapes of the tree that `fold` gives. They are public."""
-    shapes = jax.eval_shape(lambda: init_parameters(config, architecture, seed=0))
-    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
-    weights = fold(config, architecture, zeros)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), weights)
 
 
 def mlp_forms(layer: LayerArchitecture) -> frozenset[MlpForm]:

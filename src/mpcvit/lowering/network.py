@@ -9,18 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import Activation, BlockForm, ModelConfig, Pooling
 from mpcvit.lowering.attention import AttentionLayer
 from mpcvit.lowering.fold import Weights, is_centred, lowered_form
-from mpcvit.lowering.functions import Functions
 from mpcvit.lowering.heads import queries_of
-from mpcvit.lowering.plan import Function, LayerFunctions
+from mpcvit.lowering.sites import HEAD_NORM, Function, Functions, layer_functions
 from mpcvit.model.gather import gather, merge
 
 
 def embed(config: ModelConfig, weights: Weights, images: Array) -> Array:
-    """Images to centred tokens."""
+    """Turn images into centred tokens."""
     side, patch, batch = config.image_size // config.patch_size, config.patch_size, images.shape[0]
     patches = images.reshape(batch, side, patch, side, patch, config.channels)
     patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(batch * side * side, -1)
@@ -32,24 +31,25 @@ def embed(config: ModelConfig, weights: Weights, images: Array) -> Array:
 
 def block(
     config: ModelConfig,
-    layer: LayerArchitecture,
-    functions: LayerFunctions,
+    architecture: Architecture,
+    index: int,
+    functions: Functions,
     weights: Weights,
     x: Array,
-    *,
-    queries: int,
 ) -> Array:
-    """One block on centred tokens; only the first `queries` are computed to the end."""
-    u = _normalise(x, functions.norm1)
+    """Compute one block on centred tokens. Tokens that nothing reads later are left out."""
+    layer, queries = architecture.layers[index], queries_of(config, index)
+    known = layer_functions(functions, index)
+    u = _normalise(x, known.get("norm1"))
     q, k, v = jnp.split(_linear(u, weights["qkv"]), 3, axis=-1)
     attend = AttentionLayer(
         config=config,
         heads=layer.heads,
-        functions=functions,
+        functions=known,
         learned=weights.get("learned", {}),
     )
     x = x[:, :queries] + _linear(attend(q[:, :queries], k, v), weights["proj"])
-    u = _normalise(x, functions.norm2)
+    u = _normalise(x, known.get("norm2"))
     forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * config.tokens
     tokens_of: dict[MlpForm, list[int]] = {}
     for token, form in enumerate(forms[:queries]):
@@ -58,7 +58,7 @@ def block(
         _mlp(
             config,
             form,
-            functions.activation,
+            known.get("activation"),
             weights["mlp"],
             gather(u, tokens, axis=1),
             gather(x, tokens, axis=1),
@@ -68,10 +68,10 @@ def block(
     return merge(parts, list(tokens_of.values()), axis=1)
 
 
-def head(config: ModelConfig, norm: Function | None, weights: Weights, x: Array) -> Array:
-    """Logits of the last block's tokens."""
+def head(config: ModelConfig, functions: Functions, weights: Weights, x: Array) -> Array:
+    """Return the logits of the last block's tokens."""
     x = x[:, :1] if config.pooling is Pooling.CLASS else x
-    u = _normalise(x, norm)
+    u = _normalise(x, functions.get(HEAD_NORM))
     return u.mean(axis=1) @ weights["kernel"] + weights["bias"]
 
 
@@ -82,12 +82,11 @@ def forward(
     weights: Weights,
     images: Array,
 ) -> Array:
-    """The whole network on a batch of normalised images."""
+    """Compute the whole network on a batch of normalised images."""
     x = embed(config, weights["embed"], images)
-    for index, (layer, own) in enumerate(zip(architecture.layers, functions.layers, strict=True)):
-        queries = queries_of(config, index)
-        x = block(config, layer, own, weights[f"blocks_{index}"], x, queries=queries)
-    return head(config, functions.norm, weights["head"], x)
+    for index in range(config.depth):
+        x = block(config, architecture, index, functions, weights[f"blocks_{index}"], x)
+    return head(config, functions, weights["head"], x)
 
 
 def _linear(x: Array, weights: Weights) -> Array:
@@ -114,7 +113,7 @@ def _mlp(
     u: Array,
     x: Array,
 ) -> Array:
-    """The block's output for tokens of one form; `u` is the norm of `x`."""
+    """Return the block's output for tokens of one form; `u` is the norm of `x`."""
     lite = config.block is BlockForm.LITE
     if form is MlpForm.ACTIVATED:
         hidden = _activate(config.activation, activation, _linear(u, weights["up"]))
@@ -132,10 +131,10 @@ def _mlp(
     return branch + (y[..., config.width :] if lite else x)
 
 
-def _activate(kind: Activation, stand_in: Function | None, x: Array) -> Array:
+def _activate(kind: Activation, approximation: Function | None, x: Array) -> Array:
     if kind is Activation.RELU:
         return jax.nn.relu(x)
     if kind is Activation.QUAD:
         return x * x * np.float32(0.125) + x * np.float32(0.25) + np.float32(0.5)
-    assert stand_in is not None
-    return stand_in(x)
+    assert approximation is not None
+    return approximation(x)

@@ -1,7 +1,7 @@
-"""SecureProgram: a lowered network on disk; a folder of public numbers and secret weights.
+"""Programs: a lowered network in a folder, as public numbers and secret weights.
 
-`program.json` holds what both parties may know, and how the program came to be;
-`weights.safetensors` is the model owner's alone.
+`program.json` holds what both parties may know, and how the program came to be.
+`weights.safetensors` belongs to the model owner alone.
 """
 
 import hashlib
@@ -23,27 +23,88 @@ from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.provenance import Provenance
 from mpcvit.artifacts.resolve import validate
-from mpcvit.codec import decode, encode
+from mpcvit.codec import decode, encode, register, save
 from mpcvit.data import make_inputs
-from mpcvit.dealer.script import Scripts, scripts_from_plain, scripts_to_plain
+from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import DESCRIPTION, EngineChoice
-from mpcvit.lowering.fold import Weights, weight_shapes
-from mpcvit.lowering.functions import Functions, functions_of
+from mpcvit.lowering.engine import DESCRIPTION, FORMAT, EngineSettings, require_format
+from mpcvit.lowering.fold import Weights
+from mpcvit.lowering.jaxpr_walk import in_fixed_point
 from mpcvit.lowering.network import forward
-from mpcvit.lowering.plan import Plan
-from mpcvit.lowering.strays import Counts, guard, watch
-from mpcvit.lowering.values import in_fixed_point
+from mpcvit.lowering.out_of_range import Trust, count_out_of_range, guard
+from mpcvit.lowering.sites import Functions, Plan, require_plan
 from mpcvit.model.checkpoint import Checkpoint, digest, flatten_parameters, read_tensors
+from mpcvit.model.fuse import fuse_linears
 from mpcvit.storage import read_json, replacing_folder
 
-FORMAT = "mpcvit-program/2"
+Shapes = dict[str, tuple[int, ...]]
 _WEIGHTS = "weights.safetensors"
+_MOST_SCRIPTS = 16  # that one program carries
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicProgram:
+    """All that both parties know: shape, architecture, plan, engine, scripts. No weight.
+
+    `plan` and `engine` are None for a network as it was trained. `shapes` are those of
+    the weights that the model owner shares, by name.
+    """
+
+    model: ModelConfig
+    architecture: Architecture
+    data: DataConfig
+    classes: tuple[str, ...]
+    plan: Plan | None
+    engine: EngineSettings | None
+    trust: Trust = field(default_factory=Trust)
+    shapes: Shapes
+    scripts: dict[str, Script] = field(default_factory=dict)  # what runs will ask of a dealer
+
+    def __post_init__(self) -> None:
+        model = self.model
+        validate(model, self.architecture)
+        if len(self.classes) != model.classes or len(self.data.mean) != model.channels:
+            raise UserError("the parts of the program do not fit each other")
+        if any(size < 1 for shape in self.shapes.values() for size in shape):
+            raise UserError("the program has an array of weights without a number")
+        if len(self.scripts) > _MOST_SCRIPTS:
+            raise UserError(f"the program carries more than {_MOST_SCRIPTS} scripts")
+        if self.plan is not None:
+            require_plan(self.plan, model, self.architecture)
+
+    @classmethod
+    def of(cls, model: "Model") -> "PublicProgram":
+        """Return the public half of a program, or what others may know of a checkpoint."""
+        if isinstance(model, SecureProgram):
+            return model.public
+        fused = jax.eval_shape(lambda: fuse_linears(model.architecture, model.parameters))
+        return cls(
+            model=model.model,
+            architecture=model.architecture,
+            data=replace(model.data, path=""),
+            classes=model.classes,
+            plan=None,
+            engine=None,
+            shapes=shapes_of(fused),
+        )
+
+    @property
+    def weights_like(self) -> Weights:
+        """The tree of the weights, with a shape in place of each array."""
+        arrays = {
+            name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in self.shapes.items()
+        }
+        return unflatten_dict(arrays, sep=".")
+
+    def digest(self) -> str:
+        """Return a name for everything but the scripts."""
+        document = encode(replace(self, scripts={}))
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What a program's stand-ins were chosen by.
+    """The images and errors by which a program's approximations were chosen.
 
     Errors are root mean squares over the logits of the images, in parts of the
     logits' standard deviation.
@@ -52,10 +113,10 @@ class Calibration:
     images: int
     error_budget: float
     error: float
-    engine_reason: str = ""  # where the engine was searched for
     # how much stronger than theirs the contrast of images may be before an interval is left
     reach: float = 1.0
     odd: tuple[str, ...] = ()  # what becomes of odd pictures, as in "flat 128: refused"
+    guard_cost: str = ""  # what the guard costs, if it was counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,63 +124,94 @@ class Judgement:
     """Logits of images, and what a program says of them."""
 
     logits: np.ndarray
-    within: np.ndarray  # bool [image]: no stand-in left its interval
+    within: np.ndarray  # bool [image]: no value left its interval
     bounded: np.ndarray  # bool [image]: no logit left its bounds
     close: np.ndarray  # bool [image]: another class may be as likely
     is_guarded: bool
 
     @property
     def trusted(self) -> np.ndarray:
-        """What a private run answers; without a guard it knows of the logits alone."""
+        """Whether a private run answers; without a guard it knows of the logits alone."""
         return self.bounded & self.within if self.is_guarded else self.bounded
+
+
+@register(FORMAT, "program")
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """The file `program.json`. `weights` is the digest of the secret weights."""
+
+    public: PublicProgram
+    calibration: Calibration
+    provenance: Provenance
+    weights: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecureProgram:
-    """A network as few exchanges: folded weights, stand-ins, and the engine they are meant for.
+    """A network as few exchanges: its public half, folded weights, and where it comes from.
 
     Call it with normalised float32 images, as `preprocess` makes them: the
     plaintext emulation, by the very formulas that SPU runs.
     """
 
-    model: ModelConfig
-    architecture: Architecture
-    data: DataConfig
-    classes: tuple[str, ...]
-    plan: Plan
-    engine: EngineChoice
-    calibration: Calibration
+    public: PublicProgram
     parameters: Weights
+    calibration: Calibration
     provenance: Provenance
-    scripts: Scripts = field(default_factory=dict)  # what runs will ask of a dealer
 
     def __post_init__(self) -> None:
-        model = self.model
-        validate(model, self.architecture)
-        if len(self.classes) != model.classes:
-            raise UserError("the parts of the program do not fit each other")
-        functions_of(self.plan, model, self.architecture)  # refuses a plan that lacks something
-        expected = weight_shapes(model, self.architecture)
-        if _shapes(self.parameters) != _shapes(expected):
+        if self.public.plan is None or self.public.engine is None:
+            raise UserError("a program needs a plan and an engine")
+        if shapes_of(self.parameters) != self.public.shapes:
             raise UserError("the weights do not fit the program")
 
+    @property
+    def model(self) -> ModelConfig:
+        return self.public.model
+
+    @property
+    def architecture(self) -> Architecture:
+        return self.public.architecture
+
+    @property
+    def data(self) -> DataConfig:
+        return self.public.data
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.public.classes
+
+    @property
+    def plan(self) -> Plan:
+        assert self.public.plan is not None
+        return self.public.plan
+
+    @property
+    def engine(self) -> EngineSettings:
+        assert self.public.engine is not None
+        return self.public.engine
+
+    def changed(self, **public: Any) -> "SecureProgram":
+        """Return the program with other values in its public half."""
+        return replace(self, public=replace(self.public, **public))
+
     def __call__(self, images: Any) -> np.ndarray:
-        """Logits [batch, classes]."""
+        """Return logits [batch, classes]."""
         return np.asarray(self._forward(self.parameters, np.asarray(images, np.float32)))
 
     def in_fixed_point(self, images: Any) -> np.ndarray:
-        """Logits with every product rounded as the engine's fixed point rounds it."""
+        """Return logits with every product rounded as the engine's fixed point rounds it."""
         return self._in_fixed_point(self.parameters, images)
 
-    def strays(self, images: Any) -> dict[str, tuple[int, int]]:
-        """For every stand-in how many values lay outside of its interval, and of how many."""
-        counts = self._count_strays(self.parameters, np.asarray(images, np.float32))
-        return {place: (int(outside), int(total)) for place, (outside, total) in counts.items()}
+    def count_out_of_range(self, images: Any) -> dict[str, tuple[int, int]]:
+        """Return for every label how many values lay outside of its interval, and of how many."""
+        counts = self._count(self.parameters, np.asarray(images, np.float32))
+        return {label: (int(outside), int(total)) for label, (outside, total) in counts.items()}
 
-    def judge(self, images: Any) -> "Judgement":
+    def judge(self, images: Any) -> Judgement:
         """Return logits, whether to trust them, and which are close."""
         logits, slack = self._judge(self.parameters, np.asarray(images, np.float32))
-        logits, trust = np.asarray(logits), self.plan.trust
+        logits, trust = np.asarray(logits), self.public.trust
         bound = trust.bound or math.inf
         lead = np.diff(np.sort(logits, axis=1)[:, -2:], axis=1)[:, 0]
         return Judgement(
@@ -135,15 +227,11 @@ class SecureProgram:
         return make_inputs(images, self.model, self.data).images
 
     def logits(self, parameters: Weights, images: jax.Array) -> jax.Array:
-        """The emulation as a pure function of its weights."""
-        return self._compute(self._functions, parameters, images)
+        """Compute the emulation as a pure function of its weights."""
+        return self._compute(self.plan, parameters, images)
 
     def _compute(self, functions: Functions, parameters: Weights, images: jax.Array) -> jax.Array:
         return forward(self.model, self.architecture, functions, parameters, images)
-
-    @property
-    def _functions(self) -> Functions:
-        return functions_of(self.plan, self.model, self.architecture)
 
     @cached_property
     def _forward(self) -> Callable[..., Any]:
@@ -156,7 +244,7 @@ class SecureProgram:
     @cached_property
     def _judge(self) -> Callable[..., Any]:
         def judge(parameters: Weights, images: jax.Array) -> tuple[jax.Array, jax.Array]:
-            functions, slack = guard(self._functions, self.plan.trust)
+            functions, slack = guard(self.plan, self.public.trust)
             logits = self._compute(functions, parameters, images)
             nothing = jnp.full((len(images), 1), jnp.inf)
             # what is no number has left every interval
@@ -166,80 +254,62 @@ class SecureProgram:
         return jax.jit(judge)
 
     @cached_property
-    def _count_strays(self) -> Callable[..., Any]:
-        def count(parameters: Weights, images: jax.Array) -> Counts:
-            functions, counts = watch(self._functions)
+    def _count(self) -> Callable[..., Any]:
+        def count(parameters: Weights, images: jax.Array) -> dict[str, Any]:
+            functions, counts = count_out_of_range(self.plan)
             self._compute(functions, parameters, images)
             return counts
 
         return jax.jit(count)
 
     def digest(self) -> str:
-        """A short name for exactly this program."""
-        total = hashlib.sha256(json.dumps(self._public(), sort_keys=True).encode())
-        total.update(digest(flatten_parameters(self.parameters)).encode())
-        return total.hexdigest()[:16]
-
-    def _public(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "model": encode(self.model),
-            "architecture": read_json(self.architecture.to_json(), "architecture"),
-            "data": encode(replace(self.data, path="")),
-            "classes": list(self.classes),
-            "plan": self.plan.to_dict(),
-            "engine": encode(self.engine),
-        }
+        """Return a short name for exactly this program."""
+        weights = digest(flatten_parameters(self.parameters))
+        return hashlib.sha256((self.public.digest() + weights).encode()).hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
         tensors = flatten_parameters(self.parameters)
-        document = {
-            **self._public(),
-            "calibration": encode(self.calibration),
-            "provenance": encode(self.provenance),
-            "scripts": scripts_to_plain(self.scripts),
-            "weights": digest(tensors),
-        }
+        description = Description(
+            public=self.public,
+            calibration=self.calibration,
+            provenance=self.provenance,
+            weights=digest(tensors),
+        )
         with replacing_folder(folder) as temporary:
-            text = json.dumps(document, indent=1) + "\n"
-            (temporary / DESCRIPTION).write_text(text, encoding="utf-8")
+            save(temporary / DESCRIPTION, description)
             save_file(tensors, temporary / _WEIGHTS)
 
     @classmethod
     def load(cls, folder: Path) -> "SecureProgram":
         folder = Path(folder)
-        place = folder / DESCRIPTION
-        try:
-            document = read_json(place.read_text(encoding="utf-8"), str(place))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{folder} holds no program: cannot read {place}") from error
-        found = document.get("format") if isinstance(document, dict) else None
-        if found != FORMAT:
-            raise UserError(
-                f"{place} is no program of this version: its format is {found!r}, not {FORMAT!r}; "
-                "lower the checkpoint again"
-            )
+        description = read_description(folder)
         tensors, _ = read_tensors(folder / _WEIGHTS)
-        if digest(tensors) != document.get("weights"):
+        if digest(tensors) != description.weights:
             raise UserError(f"{folder} is damaged: its weights do not match their digest")
         try:
             return cls(
-                model=decode(ModelConfig, document["model"], "model"),
-                architecture=Architecture.from_document(document["architecture"], "architecture"),
-                data=decode(DataConfig, document["data"], "data"),
-                classes=tuple(str(name) for name in document["classes"]),
-                plan=Plan.from_dict(document["plan"]),
-                engine=decode(EngineChoice, document["engine"], "engine"),
-                calibration=decode(Calibration, document["calibration"], "calibration"),
+                public=description.public,
                 parameters=unflatten_dict(tensors, sep="."),
-                provenance=decode(Provenance, document["provenance"], "provenance"),
-                scripts=scripts_from_plain(document.get("scripts", {})),
+                calibration=description.calibration,
+                provenance=description.provenance,
             )
-        except (UserError, TypeError, KeyError, AttributeError, ValueError) as error:
-            raise UserError(f"{place} cannot be used: {error}") from error
+        except UserError as error:
+            raise UserError(f"{folder} cannot be used: {error}") from error
 
 
-def _shapes(weights: Weights) -> dict[str, tuple[int, ...]]:
+def read_description(path: Path) -> Description:
+    """Read `program.json` of a folder, or a copy of it by itself."""
+    file = path / DESCRIPTION if path.is_dir() else path
+    try:
+        document = read_json(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} holds no program: cannot read {file}") from error
+    require_format(document, file)
+    return decode(Description, document, str(file))
+
+
+def shapes_of(weights: Weights) -> Shapes:
+    """Return the shape of each array of a tree, by name."""
     leaves: dict[str, Any] = flatten_dict(weights, sep=".")
     return {name: tuple(leaf.shape) for name, leaf in leaves.items()}
 
@@ -248,6 +318,6 @@ Model: TypeAlias = Checkpoint | SecureProgram
 """What a model owner brings: a network as it was trained, or as it was lowered."""
 
 
-def load_model(place: Path) -> Model:
-    """A program is a folder, and a checkpoint a file."""
-    return SecureProgram.load(place) if place.is_dir() else Checkpoint.load(place)
+def load_model(path: Path) -> Model:
+    """Load a program from a folder, or a checkpoint from a file."""
+    return SecureProgram.load(path) if path.is_dir() else Checkpoint.load(path)

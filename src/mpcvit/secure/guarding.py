@@ -60,8 +60,7 @@ def with_guard(
 
 
 def _guarded(program: SecureProgram, is_on: bool) -> SecureProgram:
-    trust = replace(program.plan.trust, guard=is_on)
-    return replace(program, plan=replace(program.plan, trust=trust), scripts={})
+    return program.changed(trust=replace(program.public.trust, guard=is_on), scripts={})
 
 
 def _count(program: SecureProgram, profile: Profile) -> StageCost:

@@ -12,9 +12,9 @@ import numpy as np
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import Reveal
-from mpcvit.lowering.plan import Trust
+from mpcvit.lowering.jaxpr_walk import RecordedValue, record_values
+from mpcvit.lowering.out_of_range import Trust
 from mpcvit.lowering.program import Model
-from mpcvit.lowering.values import Observed, observe
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.spu.stages import Stage, shared_parameters, stage_network
 
@@ -41,8 +41,8 @@ def find_overflows(model: Model, images: np.ndarray, profile: Profile) -> tuple[
     `images` are normalised float32, as `Classifier.preprocess` makes them.
     """
     card = ModelCard.of(model, Reveal.LOGITS)
-    if card.plan is not None:  # a guard looks on, and changes no value
-        card = replace(card, plan=replace(card.plan, trust=Trust()))
+    # a guard looks on, and changes no value
+    card = replace(card, public=replace(card.public, trust=Trust()))
     stages = stage_network(card, profile).stages
     found = []
     for stage, values in _values(stages, shared_parameters(model), images):
@@ -62,11 +62,11 @@ def find_overflows(model: Model, images: np.ndarray, profile: Profile) -> tuple[
 
 def _values(
     network: tuple[Stage, ...], parameters: Any, images: np.ndarray
-) -> list[tuple[str, list[Observed]]]:
+) -> list[tuple[str, list[RecordedValue]]]:
     """For every stage, what each of its operations gave."""
     x: Any = jnp.asarray(images)
     stages = []
     for stage in network:
-        x, values = observe(stage.function, stage.parameters(parameters), x)
+        x, values = record_values(stage.function, stage.parameters(parameters), x)
         stages.append((stage.name, values))
     return stages

@@ -97,7 +97,7 @@ def run_data_owner(
     request = Request(images=len(images), batch_size=min(batch_size, len(images)))
     for peer in channel.peers:
         channel.send_json(peer, encode(request))
-    report(Requested(request=request, classes=card.classes, reveal=card.reveal))
+    report(Requested(request=request, classes=card.public.classes, reveal=card.reveal))
     session.prepare(card, request)
     session.share_weights(None)
     answers, start = [], 0
@@ -193,7 +193,9 @@ class Session:
             )
         digest = "+".join(program.digest() for program in self._programs.values())
         dealing = self._dealing
-        scripts = {} if dealing is None else dealing.terms(self._programs, profile, card.scripts)
+        scripts = (
+            {} if dealing is None else dealing.terms(self._programs, profile, card.public.scripts)
+        )
         seconds = time.perf_counter() - started
         terms = {
             "architecture": card.architecture.digest(),
@@ -214,7 +216,7 @@ class Session:
                 compile_s=seconds,
                 architecture=card.architecture.digest(),
                 program=digest,
-                form="plain" if card.plan is None else "lowered",
+                form="plain" if card.public.plan is None else "lowered",
                 stages=len(program.stages) + 2,  # with the input's and the output's way
                 notes=program.notes,
             )

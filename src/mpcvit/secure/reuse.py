@@ -20,5 +20,5 @@ def settled(profile: Profile, card: ModelCard, runs: int) -> Profile:
     Networks that were not lowered never reuse masks, as their products are not
     known to be of the one form that can.
     """
-    reuse = profile.reuse_weight_masks and card.plan is not None and runs >= LEAST_RUNS
+    reuse = profile.reuse_weight_masks and card.public.plan is not None and runs >= LEAST_RUNS
     return replace(profile, reuse_weight_masks=reuse)

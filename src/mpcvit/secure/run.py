@@ -13,7 +13,7 @@ from mpcvit.artifacts.profile import DEALER_DEFAULT, Profile, default_profile, l
 from mpcvit.artifacts.record import Reveal
 from mpcvit.data import list_pictures
 from mpcvit.errors import UserError, nearest
-from mpcvit.lowering.engine import EngineChoice, read_engine, with_engine
+from mpcvit.lowering.engine import EngineSettings, read_engine, with_engine
 from mpcvit.secure.parties.events import (
     InputsMade,
     Journal,
@@ -148,7 +148,7 @@ def default_profile_for(model: AnyModel, dealer: Address | None = None) -> str:
     return DEALER_DEFAULT if needs_dealer else default_profile(dealer)
 
 
-def engine_of(model: AnyModel) -> EngineChoice | None:
+def engine_of(model: AnyModel) -> EngineSettings | None:
     """Return the engine that a program was lowered for; a checkpoint takes any."""
     if isinstance(model, str | Path):
         return read_engine(Path(model)) if Path(model).is_dir() else None

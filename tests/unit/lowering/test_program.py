@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,13 +14,19 @@ from mpcvit.artifacts.protocols import PROTOCOLS, Truncation
 from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
-from mpcvit.lowering import ERROR_BUDGET, fold
-from mpcvit.lowering.choose import choose_within
-from mpcvit.lowering.engine import LEAST_SAFE_BITS, choose_engine, require_safe, safe_bits
-from mpcvit.lowering.inverse_root import fit_inverse_root
+from mpcvit.lowering import ERROR_BUDGET
+from mpcvit.lowering.engine import (
+    LEAST_SAFE_BITS,
+    choose_engine,
+    read_engine,
+    require_safe,
+    safe_bits,
+)
+from mpcvit.lowering.fit_plan import search_plan
+from mpcvit.lowering.fitting import fit_inverse_root
 from mpcvit.lowering.lower import products_of, relative_error
-from mpcvit.lowering.plan import Plan
 from mpcvit.lowering.program import SecureProgram
+from mpcvit.lowering.sites import HEAD_NORM, count_exchanges
 from mpcvit.secure.run import default_profile_for
 from tests.models import random_pixels, small_checkpoint, small_config
 
@@ -45,7 +52,7 @@ def test_who_names_no_profile(program, tmp_path):
     checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
     for model in (program, tmp_path / "program"):
         assert default_profile_for(model) == default_profile_for(model, "c:9100") == "semi2k-dealer"
-    portable = replace(program, engine=choose_engine(load_profile("cheetah")))
+    portable = program.changed(engine=choose_engine(load_profile("cheetah")))
     for model in (checkpoint, portable, tmp_path / "model.safetensors"):
         assert (default_profile_for(model), default_profile_for(model, "c:9100")) == (
             "cheetah",
@@ -63,35 +70,33 @@ def test_the_error_budget_is_of_the_whole_network_and_kept():
         assert relative_error(own(images), plain(images)) <= budget
         assert own.calibration.error <= budget
     loose, tight = programs
-    assert loose.plan.exchanges < tight.plan.exchanges
+    assert count_exchanges(loose.plan) < count_exchanges(tight.plan)
     with pytest.raises(UserError, match="must be positive"):
         mpcvit.lower(checkpoint, pixels, error_budget=0)
 
 
 def test_a_budget_that_cannot_be_kept_is_said():
-    plan = Plan(layers=(), norm=fit_inverse_root(1.0, 2.0, 0.0, 1e-2))
-
     def fit(tolerances):
-        if tolerances.norm < 1e-3:
+        if tolerances["norm"] < 1e-3:
             raise UserError("no series")
-        return replace(plan, norm=fit_inverse_root(1.0, 2.0, 0.0, tolerances.norm))
+        return {HEAD_NORM: fit_inverse_root(1.0, 2.0, 0.0, tolerances["norm"])}
 
-    found = choose_within(5e-3, fit, lambda plan: plan.norm.max_error)
+    found = search_plan(5e-3, fit, lambda plan: plan[HEAD_NORM].max_error)
     assert found.error <= 5e-3
     with pytest.raises(UserError, match=r"more than the budget of 1e-06; allow a larger one"):
-        choose_within(1e-6, fit, lambda plan: plan.norm.max_error)
+        search_plan(1e-6, fit, lambda plan: plan[HEAD_NORM].max_error)
 
 
 def test_what_leaves_an_interval_is_counted(program):
     images = program.preprocess(list(random_pixels(CONFIG, 2)))
-    place, stand_in = "block 1 norm2", program.plan.layers[1].norm2
-    low, high = 0.5 * stand_in.low, 2.0 * stand_in.high
-    wide = replace(stand_in, low=low, high=high)
-    narrow = replace(stand_in, low=1e-3 * stand_in.low, high=1.1e-3 * stand_in.low)
+    place = "block 1 norm2"
+    norm = program.plan[place]
+    low, high = 0.5 * norm.low, 2.0 * norm.high
+    wide = replace(norm, low=low, high=high)
+    narrow = replace(norm, low=1e-3 * norm.low, high=1.1e-3 * norm.low)
     for own, expected in ((wide, 0), (narrow, 1)):
-        layers = (program.plan.layers[0], replace(program.plan.layers[1], norm2=own))
-        changed = replace(program, plan=replace(program.plan, layers=layers))
-        outside, total = changed.strays(images)[place]
+        changed = program.changed(plan={**program.plan, place: own})
+        outside, total = changed.count_out_of_range(images)[place]
         assert total == 2  # of the last layer the class token alone
         assert outside == expected * total
 
@@ -100,7 +105,7 @@ def test_fixed_point_rounds_and_no_more(program):
     images = program.preprocess(list(random_pixels(CONFIG, 8)))
     errors = [
         relative_error(
-            replace(program, engine=replace(program.engine, fraction_bits=bits)).in_fixed_point(
+            program.changed(engine=replace(program.engine, fraction_bits=bits)).in_fixed_point(
                 images
             ),
             program(images),
@@ -116,11 +121,7 @@ def test_round_trip(program, tmp_path):
     again = mpcvit.load(tmp_path / "program")
     assert isinstance(again, SecureProgram)
     assert again.digest() == program.digest()
-    assert (again.plan, again.engine, again.calibration) == (
-        program.plan,
-        program.engine,
-        program.calibration,
-    )
+    assert (again.public, again.calibration) == (program.public, program.calibration)
     images = program.preprocess(list(random_pixels(CONFIG, 2)))
     assert np.array_equal(again(images), program(images))
 
@@ -132,12 +133,17 @@ def test_damage_is_noticed(program, tmp_path):
     program.save(folder)
     place = folder / "program.json"
     document = json.loads(place.read_text())
+    public = document["public"]
+    plan, norm = public["plan"], public["plan"][HEAD_NORM]
     for broken in (
         {**document, "format": "other"},
         {**document, "weights": "0"},
-        {**document, "plan": {"layers": [], "norm": None}},
-        {**document, "plan": {"layers": [{"norm1": 3}], "norm": None}},
-        {**document, "engine": {}},
+        {**document, "public": {**public, "plan": {}}},
+        {**document, "public": {**public, "plan": {**plan, "block 0 norm1": 3}}},
+        {**document, "public": {**public, "plan": {**plan, "block 9 norm1": norm}}},
+        {**document, "public": {**public, "plan": {**plan, "block 0 denominator": norm}}},
+        {**document, "public": {**public, "shapes": {"head.bias": [7]}}},
+        {**document, "public": {**public, "engine": {}}},
     ):
         place.write_text(json.dumps(broken))
         with pytest.raises(UserError):
@@ -173,12 +179,10 @@ def test_fused_mlps_need_no_activation():
     program = mpcvit.lower(
         small_checkpoint(config, architecture), list(random_pixels(config, 8)), "semi2k"
     )
-    (layer,) = program.plan.layers
-    assert layer.activation is None
-    assert layer.denominator is None
+    assert list(program.plan) == ["block 0 norm1", "block 0 norm2", HEAD_NORM]
 
 
-def test_what_only_unread_tokens_need_has_no_stand_in():
+def test_what_only_unread_tokens_need_has_no_norm():
     """Of a last layer the head reads the class token alone, whatever the others choose."""
     config, scaling = small_config(depth=1), table.SCALING
     others = config.tokens - 1
@@ -193,27 +197,31 @@ def test_what_only_unread_tokens_need_has_no_stand_in():
     checkpoint = small_checkpoint(config, Architecture(layers=(layer,)))
     pixels = list(random_pixels(config, 8))
     program, plain = mpcvit.lower(checkpoint, pixels, "semi2k"), Classifier(checkpoint)
-    (found,) = program.plan.layers
-    for name in ("query_length", "product_length", "denominator", "activation"):
-        assert getattr(found, name) is None
+    assert list(program.plan) == ["block 0 norm1", "block 0 norm2", HEAD_NORM]
     images = plain.preprocess(pixels)
     assert relative_error(program(images), plain(images)) <= ERROR_BUDGET
 
 
-def test_loading_traces_a_network_once(program, tmp_path, monkeypatch):
+def test_loading_traces_no_network(program, tmp_path, monkeypatch):
     program.save(tmp_path / "program")
-    fold.weight_shapes.cache_clear()
-    traced, initial = [], fold.init_parameters
 
-    def counted(*arguments, **settings):
-        traced.append(arguments)
-        return initial(*arguments, **settings)
+    def refuse(*arguments, **settings):
+        raise AssertionError("a network is traced")
 
-    monkeypatch.setattr(fold, "init_parameters", counted)
-    loaded = SecureProgram.load(tmp_path / "program")
-    replace(SecureProgram.load(tmp_path / "program"), classes=program.classes)
-    assert len(traced) == 1
+    monkeypatch.setattr(jax, "eval_shape", refuse)
+    monkeypatch.setattr(jax, "make_jaxpr", refuse)
+    loaded = SecureProgram.load(tmp_path / "program").changed(classes=program.classes)
     weights = dict(loaded.parameters)
     weights["head"] = {**weights["head"], "bias": np.zeros(3, np.float32)}
     with pytest.raises(UserError, match="the weights do not fit the program"):
         replace(loaded, parameters=weights)
+
+
+def test_a_program_of_an_earlier_format_says_what_to_do(program, tmp_path):
+    program.save(tmp_path / "program")
+    place = tmp_path / "program" / "program.json"
+    document = json.loads(place.read_text())
+    place.write_text(json.dumps({**document, "format": "mpcvit-program/2"}))
+    for read in (SecureProgram.load, read_engine):
+        with pytest.raises(UserError, match=r"'mpcvit-program/2'.*lower the checkpoint again"):
+            read(tmp_path / "program")

@@ -1,7 +1,6 @@
 """No silent wrong answer: pictures that nobody trained on, through the programs that ship."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +9,12 @@ import mpcvit
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
+from mpcvit.codec import decode, encode
 from mpcvit.demo.showcase import SHIPPED, model_in
 from mpcvit.kinds import table
 from mpcvit.lowering.lower import lower
-from mpcvit.lowering.plan import Plan, Trust
-from mpcvit.lowering.program import SecureProgram
+from mpcvit.lowering.out_of_range import Trust
+from mpcvit.lowering.program import PublicProgram, SecureProgram
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.spu.stages import stage_network
@@ -61,9 +61,9 @@ def test_ordinary_pictures_get_their_answers(shipped):
 
 def test_logits_beyond_their_bound_are_refused(shipped):
     program, _, _ = shipped
-    bound = program.plan.trust.bound
+    bound = program.public.trust.bound
     assert bound > 0
-    naive = replace(program, plan=replace(program.plan, trust=Trust(bound=bound)))
+    naive = program.changed(trust=Trust(bound=bound))
     far = program.preprocess(samples()[:1]) * 40  # no picture, but what an attacker may share
     found = naive.judge(far)
     assert not (found.trusted & (np.abs(found.logits).max(axis=1) > bound)).any()
@@ -75,11 +75,12 @@ def test_trust_survives_the_way_to_a_peer():
     architecture = Architecture.uniform(table.SOFTMAX, depth=1, heads=3)
     checkpoint = small_checkpoint(config, architecture)
     program = lower(checkpoint, list(random_pixels(config, 32)), "semi2k", error_budget=1.0)
-    trust = program.plan.trust
+    trust = program.public.trust
     assert trust.guard
     assert trust.bound > 0
     assert trust.bound >= np.abs(program(program.preprocess(random_pixels(config, 8)))).max()
-    assert Plan.from_dict(json.loads(json.dumps(program.plan.to_dict()))).trust == trust
+    document = json.loads(json.dumps(encode(program.public)))
+    assert decode(PublicProgram, document, "program") == program.public
     stages = stage_network(ModelCard.of(program), load_profile("semi2k")).stages
     assert [stage.gives_slack for stage in stages] == [False, True, True, False]
     assert stages[-1].takes_slack
@@ -90,10 +91,10 @@ def test_an_assured_activation_cannot_leave_before_its_norm_does(shipped):
     """Whatever a norm gives, of length sqrt(width) at most, an activation's interval holds."""
     program, _, _ = shipped
     rng = np.random.default_rng(0)
-    for place in program.plan.trust.assured:
+    for place in program.public.trust.assured:
         index = int(place.split()[1])
         up = program.parameters[f"blocks_{index}"]["mlp"]["up"]
-        activation = program.plan.layers[index].activation
+        activation = program.plan[place]
         # the worst there is: along each column of the kernel, both ways
         worst = up["kernel"] / np.linalg.norm(up["kernel"], axis=0)
         others = rng.standard_normal(worst.shape)

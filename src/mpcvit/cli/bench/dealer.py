@@ -53,16 +53,17 @@ def dealer(
     counts = parse_whole_numbers(workers, "--workers")
 
     from mpcvit.bench.dealer import bench_dealer
-    from mpcvit.bench.lowered import lower_with_plan, read_reference
+    from mpcvit.bench.lowered import lower_with_plan, plan_for, read_reference
     from mpcvit.bench.networks import paper_networks, random_checkpoint
     from mpcvit.lowering.engine import choose_engine
     from mpcvit.report.live import counting
 
     (name,) = known_networks(network, list(paper_networks(config)))
     architecture = paper_networks(config)[name]
+    plan = plan_for(architecture, [read_reference(like)])
     models = (
         random_checkpoint(config, architecture),
-        lower_with_plan(read_reference(like).plan, config, architecture, choose_engine(settings)),
+        lower_with_plan(plan, config, architecture, choose_engine(settings)),
     )
     with counting() as progress:
         rows = bench_dealer(

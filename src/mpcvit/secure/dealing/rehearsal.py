@@ -14,7 +14,7 @@ import importlib.metadata
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from mpcvit.artifacts.profile import Profile
@@ -66,14 +66,14 @@ def with_script(
     if profile.dealer is not Dealer.THIRD_PARTY:
         return program
     progress("rehearsing", 0, 1)
-    scripts, card = dict(program.scripts), ModelCard.of(program, reveal)
+    scripts, card = dict(program.public.scripts), ModelCard.of(program, reveal)
     for runs in (1, LEAST_RUNS):
         settings = settled(program.engine.apply(profile), card, runs)
         compiled = compile_network(card, settings, batch_size)
         found = scripts_of(compiled, settings)
         scripts |= _by_name(compiled, settings, found)
     progress("rehearsing", 1, 1)
-    return replace(program, scripts=scripts)
+    return program.changed(scripts=scripts)
 
 
 def scripts_of(program: Program, profile: Profile, carried: Scripts | None = None) -> Rehearsed:

@@ -24,7 +24,7 @@ from typing import Any, cast
 from mpcvit import codec
 from mpcvit.codec import require, tagged
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import EngineChoice
+from mpcvit.lowering.engine import EngineSettings
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import Terms
 from mpcvit.secure.parties.roles import Address, split_address
@@ -97,7 +97,7 @@ class Answer:
     retry_s: float = 0.0  # after which a client that was sent away may come back
     session: str = ""
     address: Address = ""  # where the session's other connections go, if elsewhere
-    engine: EngineChoice | None = None  # of a lowered program
+    engine: EngineSettings | None = None  # of a lowered program
 
     def __post_init__(self) -> None:
         _make_printable(self)

@@ -8,7 +8,7 @@ from mpcvit.artifacts.protocols import Dealer, Truncation, names_with
 from mpcvit.dealer.keys import load_public_key
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import Credentials
-from mpcvit.lowering.engine import EngineChoice
+from mpcvit.lowering.engine import EngineSettings
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Address, is_this_machine, resolve
@@ -40,7 +40,7 @@ def require_for_two_hosts(
         )
 
 
-def require_engine(engine: EngineChoice | None) -> None:
+def require_engine(engine: EngineSettings | None) -> None:
     """Refuse a server's engine under which results would be wrong or shares would not hide."""
     if engine is None or engine.truncation is not Truncation.LOCAL:
         return

@@ -20,7 +20,7 @@ from mpcvit.hosts.credentials import Credentials, ListeningContext
 from mpcvit.hosts.door import Door, Guest, RefusedError, Stream
 from mpcvit.hosts.log import LogWriter
 from mpcvit.hosts.peer import CLIENT, Peer
-from mpcvit.lowering.engine import EngineChoice
+from mpcvit.lowering.engine import EngineSettings
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.parties.agreement import Terms, first_difference
 from mpcvit.secure.parties.job import OwnModel
@@ -71,7 +71,7 @@ class Server:
         dealer: DealerEndpoint | None = None,
         profile: Profile,
         terms: Terms,
-        engine: EngineChoice | None,
+        engine: EngineSettings | None,
         credentials: Credentials,
         limits: ServeLimits,
         state: State,

@@ -16,7 +16,7 @@ from jax import Array
 
 from mpcvit.artifacts.record import Reveal
 from mpcvit.errors import UserError
-from mpcvit.lowering.plan import Trust
+from mpcvit.lowering.out_of_range import Trust
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.result import Answers
 

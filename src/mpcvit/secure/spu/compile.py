@@ -4,7 +4,7 @@ import hashlib
 import importlib.metadata
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,7 @@ def compile_network(
 
     Parties that are threads of one process trace a network once between them.
     """
-    # all that a card says, but for the scripts, which are made from what is compiled
-    public = (getattr(card, one.name) for one in fields(card) if one.name != "scripts")
-    key = (*public, profile, batch)
+    key = (card.public.digest(), card.reveal, profile, batch)
     with _one_at_a_time:
         program = _programs.pop(key, None) or _compile_stages(card, profile, batch, progress)
         _programs[key] = program

@@ -4,7 +4,7 @@ A stage is a pure function of its own parameters and the activation before it,
 made of the very modules that training uses.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +18,9 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.resolve import forms_of, head_norm_of
 from mpcvit.kinds.table import Kind
 from mpcvit.lowering import network as lowered
-from mpcvit.lowering.fold import weight_shapes
-from mpcvit.lowering.functions import Functions, functions_of
-from mpcvit.lowering.heads import queries_of
-from mpcvit.lowering.plan import HEAD_NORM, Plan, place_of
-from mpcvit.lowering.program import Model, SecureProgram
-from mpcvit.lowering.strays import guard, is_watched
+from mpcvit.lowering.out_of_range import guard
+from mpcvit.lowering.program import Model, PublicProgram, SecureProgram
+from mpcvit.lowering.sites import HEAD_NORM, Functions, Plan, site_label
 from mpcvit.model.checkpoint import Parameters
 from mpcvit.model.fuse import fuse_linears
 from mpcvit.model.vit import Block, Embed, Head, init_parameters
@@ -62,10 +59,10 @@ class Staged:
 def stage_network(card: ModelCard, profile: Profile) -> Staged:
     """What a card describes, be it lowered or as it was trained."""
     reveal = revealing(card.opening)
-    if card.plan is not None:
-        shapes = weight_shapes(card.model, card.architecture)
-        stages = (*cut_lowered(card, card.plan), *reveal)
-        return Staged(stages=stages, parameters=shapes, notes=())
+    public = card.public
+    if public.plan is not None:
+        stages = (*cut_lowered(public, public.plan), *reveal)
+        return Staged(stages=stages, parameters=public.weights_like, notes=())
     architecture = card.architecture
     config, notes = fit_fixed_point(card.model, architecture, profile)
     return Staged(
@@ -95,56 +92,48 @@ def shared_parameters(model: Model) -> Parameters:
     return fuse_linears(model.architecture, model.parameters)
 
 
-def cut_lowered(card: ModelCard, plan: Plan) -> tuple[Stage, ...]:
-    """The stages of a lowered network."""
-    config, layers = card.model, card.architecture.layers
-    known = functions_of(plan, config, card.architecture)
+def cut_lowered(public: PublicProgram, plan: Plan) -> tuple[Stage, ...]:
+    """Return the stages of a lowered network."""
+    config, architecture, trust = public.model, public.architecture, public.trust
 
-    def watching(
-        run: Callable[[Functions, Parameters, Any], Any], own: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """A stage that calls its own stand-ins: with a guard, it also tells what they met."""
-        is_guarded = any(is_watched(place, one, plan.trust) for place, one in own.items())
+    def stage(
+        name: str, part: str, prefix: str, run: Callable[[Functions, Parameters, Any], Any]
+    ) -> Stage:
+        """Return a stage that calls the approximations of a prefix.
+
+        With a guard, it also returns the slack of the values that it met.
+        """
+        is_guarded = trust.guard and any(
+            trust.can_leave(label, approximation)
+            for label, approximation in plan.items()
+            if label.startswith(prefix)
+        )
 
         def apply(parameters: Parameters, x: Any) -> Any:
             if not is_guarded:
-                return run(known, parameters, x)
-            functions, slack = guard(known, plan.trust)
-            y = run(functions, parameters, x)
+                return run(plan, parameters[part], x)
+            functions, slack = guard(plan, trust)
+            y = run(functions, parameters[part], x)
             return y, jnp.concatenate(slack, axis=1)
 
-        return {"function": apply, "gives_slack": is_guarded}
+        return Stage(name=name, parts=(part,), function=apply, gives_slack=is_guarded)
 
-    def of_layer(index: int) -> dict[str, Any]:
-        return {place_of(index, name): own for name, own in vars(known.layers[index]).items()}
-
-    def of_block(index: int) -> Callable[[Functions, Parameters, Any], Any]:
-        queries = queries_of(config, index)
-
+    def of_block(index: int) -> Stage:
         def run(functions: Functions, parameters: Parameters, x: Any) -> Any:
-            own = parameters[f"blocks_{index}"]
-            layer, its = layers[index], functions.layers[index]
-            return lowered.block(config, layer, its, own, x, queries=queries)
+            return lowered.block(config, architecture, index, functions, parameters, x)
 
-        return run
+        return stage(f"block {index}", f"blocks_{index}", site_label(index, ""), run)
 
     def embedding(parameters: Parameters, x: Any) -> Any:
         return lowered.embed(config, parameters["embed"], x)
 
     def head(functions: Functions, parameters: Parameters, x: Any) -> Any:
-        return lowered.head(config, functions.norm, parameters["head"], x)
+        return lowered.head(config, functions, parameters, x)
 
     return (
         Stage(name="embedding", parts=("embed",), function=embedding),
-        *(
-            Stage(
-                name=f"block {index}",
-                parts=(f"blocks_{index}",),
-                **watching(of_block(index), of_layer(index)),
-            )
-            for index in range(config.depth)
-        ),
-        Stage(name="head", parts=("head",), **watching(head, {HEAD_NORM: known.norm})),
+        *(of_block(index) for index in range(config.depth)),
+        stage("head", "head", HEAD_NORM, head),
     )
 
 

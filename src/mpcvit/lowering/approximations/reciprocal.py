@@ -2,20 +2,21 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
+from mpcvit.codec import tagged
 from mpcvit.errors import UserError
+from mpcvit.lowering.approximations.base import OnInterval
 
 _BEYOND_FLOAT32 = 1e20  # where an error of 1 / t_N is none
 
 
+@tagged("reciprocal")
 @dataclass(frozen=True, kw_only=True)
-class Reciprocal:
-    """1 / x by Chebyshev's own Goldschmidt iteration.
+class Reciprocal(OnInterval):
+    """A polynomial close to 1 / x, by Chebyshev's own Goldschmidt iteration.
 
         z = (low + high - 2 x) / (high - low),  c_1 = z,  y_1 = 2 / (low + high)
         c_2N = 2 c_N^2 - 1
@@ -26,17 +27,11 @@ class Reciprocal:
     are one stacked product, so N = 2^steps takes `steps` exchanges.
     Range: on [low, high] off by at most 1 / t_N of 1 / x. Below `low` the error
     only grows towards zero: x y(x) falls from 1 to 0 with x and never exceeds
-    1 + 1 / t_N, so what is divided fades out. Above `high` it grows without bound.
+    1 + 1 / t_N, so the quotient fades out. Above `high` it grows without bound.
     Secure cost: `steps` exchanges and about as many products of the array by two.
     """
 
-    low: float
-    high: float
     steps: int
-
-    kind: ClassVar[str] = "reciprocal"
-    is_relative: ClassVar[bool] = True
-    floor: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high:
@@ -45,20 +40,16 @@ class Reciprocal:
             raise UserError("a reciprocal takes from 2 to 16 steps")
 
     @property
-    def domain(self) -> tuple[float, float]:
-        return self.low, self.high
-
-    @property
     def exchanges(self) -> int:
         return self.steps
 
     @property
     def max_error(self) -> float:
-        """Of the polynomial, with room for rounding: z resolves `low` to high / low parts."""
+        """The polynomial's error and room for rounding: z resolves `low` to high / low parts."""
         return 1 / self._peaks()[-1] + 2.0**-16 + 2.0**-23 * self.high / self.low
 
     def _peaks(self) -> list[float]:
-        """t_1, t_2, t_4, ... up to t_N."""
+        """Return t_1, t_2, t_4, ... up to t_N."""
         peaks = [(self.high + self.low) / (self.high - self.low)]
         for _ in range(self.steps):
             peaks.append(min(2 * peaks[-1] ** 2 - 1, _BEYOND_FLOAT32))
@@ -79,23 +70,3 @@ class Reciprocal:
                 y = y * factor
         assert y is not None
         return y
-
-    def exact(self, x: np.ndarray) -> np.ndarray:
-        return 1 / np.asarray(x, np.float64)
-
-    def slack(self, x: Array) -> list[Array]:
-        """Above it grows without bound; below, what is divided fades out."""
-        return [x - self.low, self.high - x]
-
-
-def fit_reciprocal(low: float, high: float, tolerance: float) -> Reciprocal:
-    """The shortest that keeps a relative error.
-
-    >>> fit_reciprocal(1.0, 100.0, 1e-3).steps
-    6
-    """
-    for steps in range(2, 17):
-        found = Reciprocal(low=low, high=high, steps=steps)
-        if found.max_error <= tolerance:
-            return found
-    raise UserError(f"no reciprocal on [{low:g}, {high:g}] is within {tolerance:g}")

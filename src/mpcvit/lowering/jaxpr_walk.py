@@ -19,7 +19,7 @@ Visit = Callable[[str, Any], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observed:
+class RecordedValue:
     """The result of one operation."""
 
     operation: str  # the JAX primitive that made it
@@ -27,9 +27,9 @@ class Observed:
     size: int
 
 
-def observe(
+def record_values(
     function: Callable[..., Any], *arguments: Any, only: Container[str] | None = None
-) -> tuple[Any, list[Observed]]:
+) -> tuple[Any, list[RecordedValue]]:
     """A function's result, and that of each of its floating-point operations, in order.
 
     `only` names the primitives to look at, where not all matter.
@@ -53,7 +53,7 @@ def observe(
     compiled = jax.jit(watched).lower(*arguments).compile(_QUICKLY)
     result, magnitudes = compiled(*arguments)
     return result, [
-        Observed(operation=operation, largest=float(largest), size=size)
+        RecordedValue(operation=operation, largest=float(largest), size=size)
         for (operation, size), largest in zip(operations, magnitudes, strict=True)
     ]
 

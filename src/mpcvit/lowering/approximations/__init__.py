@@ -1,0 +1,31 @@
+"""Approximations: the formulas that SPU runs in place of expensive functions."""
+
+from mpcvit.lowering.approximations.base import Watched
+from mpcvit.lowering.approximations.inverse_root import InverseRoot, invert_roots
+from mpcvit.lowering.approximations.polynomials import (
+    GELU_FORMS,
+    ExponentialPolynomial,
+    GeluPolynomial,
+    SteepFunction,
+    rectified_cube,
+)
+from mpcvit.lowering.approximations.reciprocal import Reciprocal
+
+Approximation = InverseRoot | Reciprocal | GeluPolynomial | ExponentialPolynomial
+"""An approximation of one function on one calibrated interval.
+
+`max_error` is a promise: tests sweep `domain` and compare.
+"""
+
+__all__ = [
+    "GELU_FORMS",
+    "Approximation",
+    "ExponentialPolynomial",
+    "GeluPolynomial",
+    "InverseRoot",
+    "Reciprocal",
+    "SteepFunction",
+    "Watched",
+    "invert_roots",
+    "rectified_cube",
+]
