@@ -1,6 +1,5 @@
 """Approximations: the formulas that SPU runs in place of expensive functions."""
 
-from mpcvit.lowering.approximations.base import Watched
 from mpcvit.lowering.approximations.inverse_root import InverseRoot, invert_roots
 from mpcvit.lowering.approximations.polynomials import (
     GELU_FORMS,
@@ -10,6 +9,7 @@ from mpcvit.lowering.approximations.polynomials import (
     rectified_cube,
 )
 from mpcvit.lowering.approximations.reciprocal import Reciprocal
+from mpcvit.lowering.approximations.watched import Watched
 
 Approximation = InverseRoot | Reciprocal | GeluPolynomial | ExponentialPolynomial
 """An approximation of one function on one calibrated interval.

@@ -4,9 +4,8 @@ An approximation is a frozen dataclass of numbers that both parties know. A call
 computes the formula in JAX, and that formula is what SPU runs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jax import Array
 
@@ -33,19 +32,3 @@ class OnInterval:
     def slack(self, x: Array) -> list[Array]:
         """Return arrays that are negative where the formula can no longer be trusted."""
         return [x - self.low, self.high - x]
-
-
-@dataclass(frozen=True)
-class Watched:
-    """An approximation that reports every array that it is given."""
-
-    approximation: Any
-    note: Callable[[Array], None]
-
-    def __call__(self, x: Array) -> Array:
-        return self.noting(x)(x)
-
-    def noting(self, x: Array) -> Any:
-        """Report an array, and return the approximation."""
-        self.note(x)
-        return self.approximation

@@ -10,7 +10,8 @@ from jax import Array
 
 from mpcvit.codec import tagged
 from mpcvit.errors import UserError
-from mpcvit.lowering.approximations.base import OnInterval, Watched
+from mpcvit.lowering.approximations.base import OnInterval
+from mpcvit.lowering.approximations.watched import Watched
 
 DEPTHS = range(1, 9)
 
@@ -52,11 +53,13 @@ def invert_roots(
     functions: Sequence[Callable[[Array], Array]], arrays: Sequence[Array]
 ) -> list[Array]:
     """Return several inverse roots, each of its own array, in the exchanges of the longest."""
-    if any(isinstance(function, Watched) for function in functions):
-        functions = [
-            function.noting(x) if isinstance(function, Watched) else function
-            for function, x in zip(functions, arrays, strict=True)
-        ]
+    for function, x in zip(functions, arrays, strict=True):
+        if isinstance(function, Watched):
+            function.note(x)
+    functions = [
+        function.approximation if isinstance(function, Watched) else function
+        for function in functions
+    ]
     roots = [function for function in functions if isinstance(function, InverseRoot)]
     if len(roots) < len(functions):  # exact ones, whose exchanges nobody counts
         return [function(x) for function, x in zip(functions, arrays, strict=True)]
