@@ -5,10 +5,10 @@ from mpcvit.lowering.approximations.polynomials import (
     GELU_FORMS,
     ExponentialPolynomial,
     GeluPolynomial,
+    Reciprocal,
     SteepFunction,
     rectified_cube,
 )
-from mpcvit.lowering.approximations.reciprocal import Reciprocal
 from mpcvit.lowering.approximations.watched import Watched
 
 Approximation = InverseRoot | Reciprocal | GeluPolynomial | ExponentialPolynomial

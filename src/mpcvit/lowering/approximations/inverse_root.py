@@ -10,7 +10,7 @@ from jax import Array
 
 from mpcvit.codec import tagged
 from mpcvit.errors import UserError
-from mpcvit.lowering.approximations.base import OnInterval
+from mpcvit.lowering.approximations.polynomials import OnInterval
 from mpcvit.lowering.approximations.watched import Watched
 
 DEPTHS = range(1, 9)
