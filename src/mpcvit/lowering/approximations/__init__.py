@@ -1,6 +1,6 @@
 """Approximations: the formulas that SPU runs in place of expensive functions."""
 
-from mpcvit.lowering.approximations.inverse_root import InverseRoot, invert_roots
+from mpcvit.lowering.approximations.inverse_root import InverseRoot, Watched, invert_roots
 from mpcvit.lowering.approximations.polynomials import (
     GELU_FORMS,
     ExponentialPolynomial,
@@ -9,7 +9,6 @@ from mpcvit.lowering.approximations.polynomials import (
     SteepFunction,
     rectified_cube,
 )
-from mpcvit.lowering.approximations.watched import Watched
 
 Approximation = InverseRoot | Reciprocal | GeluPolynomial | ExponentialPolynomial
 """An approximation of one function on one calibrated interval.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,6 @@ from jax import Array
 from mpcvit.codec import tagged
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximations.polynomials import OnInterval
-from mpcvit.lowering.approximations.watched import Watched
 
 DEPTHS = range(1, 9)
 
@@ -47,6 +47,18 @@ class InverseRoot(OnInterval):
 
     def __call__(self, x: Array) -> Array:
         return invert_roots([self], [x])[0]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An approximation whose every array is passed to `note` first."""
+
+    approximation: Any
+    note: Callable[[Array], None]
+
+    def __call__(self, x: Array) -> Array:
+        self.note(x)
+        return self.approximation(x)
 
 
 def invert_roots(
