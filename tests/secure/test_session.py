@@ -11,6 +11,7 @@ from spu import libspu
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.profile import Limits, load_profile
 from mpcvit.kinds import table
+from mpcvit.lowering.lower import lower
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import agreement_of
@@ -18,7 +19,7 @@ from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.protocol import Request, agree, read_request, run_data_owner, run_model_owner
 from mpcvit.secure.simulate import run_in_threads
 from mpcvit.secure.spu.shares import Sharing, pack, runtime_config, unpack
-from tests.models import random_images, small_checkpoint, small_config
+from tests.models import random_images, random_pixels, small_checkpoint, small_config
 
 CONFIG = small_config(depth=1)
 ARCHITECTURE = Architecture.uniform(table.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
@@ -92,18 +93,41 @@ def test_garbage_for_a_request(document):
         read_request(document)
 
 
+@pytest.mark.parametrize("shapes", [{}, {"embed.kernel": (3, 5)}])
+def test_weights_that_do_not_fit_the_network_are_refused(shapes):
+    """Otherwise a peer's shapes would end this party without a reason."""
+    checkpoint, pixels = small_checkpoint(CONFIG, ARCHITECTURE), random_pixels(CONFIG, 8)
+    card = ModelCard.of(lower(checkpoint, list(pixels), "semi2k", error_budget=1.0))
+    odd = replace(card, public=replace(card.public, shapes=shapes))
+
+    def model_owner(channel):
+        agree(channel, agreement_of(PROFILE))
+        channel.send_json(Role.DATA_OWNER, odd.to_dict())
+
+    with pytest.raises(PartyError, match="the weights do not fit the network"):
+        run(model_owner=model_owner)
+
+
 def test_a_card_survives_its_own_form_and_no_other():
     card = ModelCard.of(small_checkpoint(CONFIG, ARCHITECTURE))
     document = json.loads(json.dumps(card.to_dict()))
     assert ModelCard.from_dict(document) == card
-    assert "/" not in document["data"]["path"]
+    public = document["public"]
+    assert public["data"]["path"] == ""
     for broken in (
         None,
         {},
         {**document, "format": "other"},
-        {**document, "model": 3},
-        {**document, "classes": ["one"]},
-        {**document, "architecture": {"format": "mpcvit-architecture/1", "layers": []}},
+        {**document, "public": {**public, "model": 3}},
+        {**document, "public": {**public, "classes": ["one"]}},
+        {**document, "public": {**public, "shapes": {"embed.kernel": [10**9, 10**9]}}},
+        {
+            **document,
+            "public": {
+                **public,
+                "architecture": {"format": "mpcvit-architecture/1", "layers": []},
+            },
+        },
     ):
         with pytest.raises(PartyError, match="description cannot be used"):
             ModelCard.from_dict(broken)
@@ -120,9 +144,10 @@ def test_a_card_survives_its_own_form_and_no_other():
 )
 def test_sizes_that_no_model_has_are_refused_before_they_are_made(section, change):
     document = ModelCard.of(small_checkpoint(CONFIG, ARCHITECTURE)).to_dict()
-    changed = change if section is None else {section: {**document[section], **change}}
+    public = document["public"]
+    changed = change if section is None else {section: {**public[section], **change}}
     with pytest.raises(PartyError, match=r"is not within 1 and|more than"):
-        ModelCard.from_dict({**document, **changed})
+        ModelCard.from_dict({**document, "public": {**public, **changed}})
 
 
 def test_a_client_may_not_ask_for_more_than_it_was_admitted_with():

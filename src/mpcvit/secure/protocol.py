@@ -187,10 +187,14 @@ class Session:
         """Compile for the batch sizes to come, and make sure that all hold one program."""
         started = time.perf_counter()
         profile = settled(self._profile, card, len(request.batches))
-        for batch in sorted(set(request.batches)):
-            self._programs[batch] = compile_network(
-                card, profile, batch, report_compiling(self._report)
-            )
+        try:
+            for batch in sorted(set(request.batches)):
+                self._programs[batch] = compile_network(
+                    card, profile, batch, report_compiling(self._report)
+                )
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            # shapes are the model owner's word
+            raise PartyError(f"the weights do not fit the network: {error}") from error
         digest = "+".join(program.digest() for program in self._programs.values())
         dealing = self._dealing
         scripts = (
