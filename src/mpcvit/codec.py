@@ -172,7 +172,7 @@ def override(document: dict[str, Any], assignment: str) -> None:
 
 
 def _heading(kind: type) -> dict[str, str]:
-    """What a document of a type begins with."""
+    """Return the keys with which a document of a type begins."""
     heading = {}
     if kind in _FORMATS:
         heading["format"] = _FORMATS[kind][0]
@@ -310,7 +310,7 @@ def _name_hint(hint: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A refused value, short enough for a sentence."""
+    """Return a refused value, short enough for a sentence."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -25,7 +25,7 @@ def split_cpu(batch_size: int) -> None:
 
 
 def devices_for(batch_size: int, cores: int) -> int:
-    """The most devices that divide a batch, up to one per core."""
+    """Return the largest number of devices that divides a batch, up to one per core."""
     return max(n for n in range(1, min(cores, MOST) + 1) if batch_size % n == 0)
 
 

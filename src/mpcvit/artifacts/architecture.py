@@ -71,7 +71,7 @@ class Granularity(str, Enum):
 
 
 class ActivationGranularity(str, Enum):
-    """Likewise of the MLP's non-linearity; `none` keeps it everywhere."""
+    """The granularity at which the search may drop GeLU; `none` keeps it everywhere."""
 
     NONE = "none"
     LAYER = "layer"
@@ -104,7 +104,7 @@ class LayerArchitecture:
         )
 
     def of_first(self, tokens: int) -> "LayerArchitecture":
-        """What its first tokens choose."""
+        """Return the choices of its first tokens."""
         return replace(
             self,
             heads=tuple(head[:tokens] if isinstance(head, tuple) else head for head in self.heads),
@@ -123,7 +123,7 @@ class Architecture:
     def uniform(
         cls, kind: Kind, *, depth: int, heads: int, mlp: MlpForm = MlpForm.ACTIVATED
     ) -> "Architecture":
-        """The same kind for every head.
+        """Return an architecture with the same kind for every head.
 
         >>> Architecture.uniform(KINDS["scaling"], depth=1, heads=2).layers[0].heads
         (Kind(scaling), Kind(scaling))
@@ -192,7 +192,7 @@ class Architecture:
         return "\n".join((header, *lines, ", ".join(legend)))
 
     def digest(self) -> str:
-        """A short name for exactly this architecture."""
+        """Return a short name for exactly this architecture."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
@@ -321,7 +321,7 @@ def _cell(choice: HeadChoice | MlpChoice, used: Counter[Kind | MlpForm]) -> str:
 
 
 def _encode(choice: HeadChoice | MlpChoice) -> Any:
-    """A tuple over tokens becomes runs: ["scaling", 3, "relu_softmax", 62]."""
+    """Write a tuple over tokens as runs: ["scaling", 3, "relu_softmax", 62]."""
     if not isinstance(choice, tuple):
         return choice.value
     runs: list[Any] = []

@@ -198,7 +198,7 @@ class ModelConfig:
             require(not reason, "layer_tokens", reason)
 
     def refuse_merge(self, before: int, count: int) -> str:
-        """Return why so many tokens cannot be merged to `count`, or nothing."""
+        """Return why the tokens cannot be merged to `count`, or nothing."""
         if count <= before and self.grid(count) is not None:
             return ""
         possible = [str(n) for n in range(self.tokens, 0, -1) if self.grid(n) is not None]

@@ -38,7 +38,7 @@ _ACTIVATIONS = {
 
 
 def estimate(model: ModelConfig, network: NetworkLink = WAN) -> LatencyTable:
-    """The table of a model's every choice."""
+    """Return the prices of every choice of a model."""
     uniform = Architecture.uniform(model.attention, depth=model.depth, heads=model.heads)
     require_plain(model, uniform, "the modelled latency table")
     norm = _norm(model)

@@ -238,7 +238,8 @@ class Script:
         return cls(tuple(known[row] for row in rows))
 
     def encoded(self) -> dict[str, str]:
-        """
+        """Return the script's plain form.
+
         >>> script = Script((Step(kind=Kind.AND, width=16, shape=(3,)),))
         >>> Script.decoded(script.encoded(), "a program") == script
         True

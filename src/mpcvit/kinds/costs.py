@@ -102,7 +102,7 @@ def matmul(rows: int, inner: int, columns: int) -> Cost:
 
 
 def share_exchanges(head_by_head: Cost, *together: Cost) -> ChoiceCost:
-    """Price operations of which some take all heads together: these share exchanges, not bytes."""
+    """Price operations; those that take all heads together share exchanges, not bytes."""
     total = sum(together, Cost())
     return ChoiceCost(
         shared=Cost(exchanges=total.exchanges),

@@ -18,7 +18,7 @@ class Emulation:
 
     evaluation: Evaluation
     out_of_range: dict[str, float]  # by label, the share of its values
-    left: int  # images of which some value left an interval, or a logit its bounds
+    left: int  # images with a value outside its interval, or a logit outside its bounds
     refused: int  # images without an answer in a private run
     close: int  # images that a private run says it is not sure of
 

@@ -32,7 +32,7 @@ class EngineSettings:
         return self.truncation is Truncation.LOCAL or self.reuse_weight_masks
 
     def apply(self, profile: Profile) -> Profile:
-        """A profile with these settings; its protocol, network and limits stay."""
+        """Return a profile with these settings; its protocol, network and limits stay."""
         return replace(
             profile,
             ring_bits=self.ring_bits,

@@ -37,7 +37,7 @@ def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters
 
 
 def mlp_forms(layer: LayerArchitecture) -> frozenset[MlpForm]:
-    """The distinct functions of an MLP."""
+    """Return the distinct functions of an MLP."""
     forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,)
     return frozenset(lowered_form(form) for form in forms)
 
@@ -79,7 +79,7 @@ def _embed(config: ModelConfig, own: Any, centring: np.ndarray) -> Weights:
 
 
 def _after_norm(norm: Any, kernel: np.ndarray, bias: np.ndarray | float) -> Weights:
-    """The linear that reads a norm, with the norm's gain and bias in it."""
+    """Fold a norm's gain and bias into the linear that reads it."""
     return {"kernel": norm["scale"][:, None] * kernel, "bias": norm["bias"] @ kernel + bias}
 
 

@@ -30,7 +30,7 @@ class RecordedValue:
 def record_values(
     function: Callable[..., Any], *arguments: Any, only: Container[str] | None = None
 ) -> tuple[Any, list[RecordedValue]]:
-    """A function's result, and that of each of its floating-point operations, in order.
+    """Return the results of a function and of each of its floating-point operations, in order.
 
     `only` names the primitives to look at, where not all matter.
     """
@@ -59,7 +59,7 @@ def record_values(
 
 
 def in_fixed_point(function: Callable[..., Any], fraction_bits: int) -> Callable[..., np.ndarray]:
-    """A function that computes in multiples of 2^-fraction_bits.
+    """Return a function that computes in multiples of 2^-fraction_bits.
 
     In float64, so that nothing else is rounded. Inputs, constants and products
     are rounded to the nearest multiple; a private run's truncation is off by at

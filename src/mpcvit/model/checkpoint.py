@@ -58,7 +58,7 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         tensors = flatten_parameters(self.parameters)
-        # The path is the trainer's own, and means nothing to whoever gets the file.
+        # the path belongs to the trainer's machine
         data = replace(self.data, path="")
         metadata = {
             "format": FORMAT,
@@ -124,7 +124,7 @@ def flatten_parameters(parameters: Parameters) -> dict[str, np.ndarray]:
 
 
 def digest(tensors: Mapping[str, np.ndarray]) -> str:
-    """A SHA-256 over names, types, shapes and bytes, independent of their order."""
+    """Return a SHA-256 over names, types, shapes and bytes, independent of their order."""
     total = hashlib.sha256()
     for name in sorted(tensors):
         tensor = np.ascontiguousarray(tensors[name])

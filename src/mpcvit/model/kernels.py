@@ -137,7 +137,7 @@ def quadratic(
     slope: Float[Array, "inputs"],
     constant: Float[Array, "inputs"],
 ) -> Rows:
-    """a x^2 + b x + c, with coefficients for each column."""
+    """Compute a x^2 + b x + c, with coefficients for each column."""
     return (square * x + slope) * x + constant
 
 

@@ -36,7 +36,7 @@ class Linear(nn.Module):
 
 
 def activate(activation: Activation, x: Array) -> Array:
-    """The MLP's non-linearity.
+    """Apply the MLP's non-linearity.
 
         gelu          x (1 + erf(x / sqrt 2)) / 2
         gelu_tanh     x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
@@ -46,7 +46,7 @@ def activate(activation: Activation, x: Array) -> Array:
 
     Distance from gelu: gelu_tanh at most 5e-4 and gelu_sigmoid at most 0.021
     anywhere; quad is near it only around zero, and nets must be trained with it.
-    Secure cost: gelu and its two forms are dear (erf, tanh, sigmoid); relu is
+    Secure cost: gelu and its two forms are expensive (erf, tanh, sigmoid); relu is
     one comparison and one product; quad is one square.
     The learnt `quadratic` is a layer of its own, `Quadratic`.
     Source: docs/numerics.md#mlp-activations

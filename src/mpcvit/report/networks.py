@@ -90,7 +90,7 @@ def best_trade_offs(rows: Sequence[NetworkRow]) -> set[str]:
 
 
 def describe_heads(architecture: Architecture) -> str:
-    """Say how many heads are of which kind.
+    """Return the number of heads of each kind.
 
     >>> describe_heads(Architecture.uniform(KINDS["scaling"], depth=3, heads=2))
     '6 scaling'

@@ -41,7 +41,7 @@ class Component:
 
 
 def find_component(name: str, config: ModelConfig) -> Component:
-    """A component by a name that both sides of a measurement know, such as block/gelu."""
+    """Return a component by a name that both sides of a measurement know, such as block/gelu."""
     group, _, member = name.partition("/")
     match group:
         case "attention":
@@ -74,13 +74,13 @@ def attention_core(kind: Kind, config: ModelConfig, heads: int) -> Component:
 
 
 def attention_layer(kind: Kind, config: ModelConfig) -> Component:
-    """A whole attention layer of one kind, with the products around its heads."""
+    """Return a whole attention layer of one kind, with the products around its heads."""
     module = Attention(config, LayerArchitecture(heads=(kind,) * config.heads))
     return _of_module(module, _random(1, config.tokens, config.width), train=False)
 
 
 def mlp(forms: MlpChoice, config: ModelConfig, tokens: int) -> Component:
-    """An MLP of some tokens, all of one form or each of its own, with weights as owners share."""
+    """Return an MLP of some tokens, in one form or several, with weights as owners share them."""
     layer = LayerArchitecture(heads=(), mlp=forms)
     alone = Architecture(layers=(layer,))
     module = Mlp(config, layer, replace(forms_of(config, alone)[0], tokens=tokens))
@@ -95,7 +95,7 @@ def mlp(forms: MlpChoice, config: ModelConfig, tokens: int) -> Component:
 
 
 def block_parts(config: ModelConfig) -> dict[str, Component]:
-    """What a softmax block is made of, by the names of the paper's breakdown."""
+    """Return the parts of a softmax block, by the names of the paper's breakdown."""
     n, d, heads = config.tokens, config.head_dim, config.heads
     x, hidden = _random(1, n, config.width), _random(1, n, config.hidden)
     scores = _random(1, heads, n, n)
@@ -126,7 +126,7 @@ def block_parts(config: ModelConfig) -> dict[str, Component]:
 
 
 def softmax_parts(config: ModelConfig) -> dict[str, Component]:
-    """What softmax over a layer's scores is made of."""
+    """Return the parts of softmax over a layer's scores."""
     scores = _random(1, config.heads, config.tokens, config.tokens)
     return {
         "max": Component.of(lambda s: s.max(axis=-1, keepdims=True), scores),

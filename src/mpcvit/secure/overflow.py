@@ -1,7 +1,6 @@
 """Would a network's values fit into fixed point? Asked in plaintext, before a private run.
 
-Only whoever holds both a model and images can ask: the model's owner with
-calibration images, or a test.
+The check needs both a model and images: its owner has calibration images.
 """
 
 from dataclasses import dataclass, replace

@@ -94,7 +94,7 @@ class RunResult:
 
     @property
     def close(self) -> tuple[int, ...]:
-        """Images, from zero, of which another class may be as likely, as near as computing goes."""
+        """The indices of images whose class is close: the network itself may prefer another."""
         return tuple(int(index) for index in np.flatnonzero(self.answers.close))
 
     def require_trusted(self) -> None:

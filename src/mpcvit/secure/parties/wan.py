@@ -1,7 +1,7 @@
 """A WAN on loopback: a relay that delays bytes and limits how many pass per second.
 
-The relay is a process of its own, so that nothing else delays it. Parties are
-told its addresses in place of each other's. Each direction between two parties
+The relay is a process of its own, so that nothing else delays it. Parties get
+its addresses in place of each other's. Each direction between two parties
 is one line, shared by all their connections:
 
     a piece of n bytes leaves the line at  max(now, line free) + n / bandwidth

@@ -57,7 +57,7 @@ class Staged:
 
 
 def stage_network(card: ModelCard, profile: Profile) -> Staged:
-    """What a card describes, be it lowered or as it was trained."""
+    """Return the stages of a card's network, lowered or as it was trained."""
     reveal = revealing(card.opening)
     public = card.public
     if public.plan is not None:
@@ -75,7 +75,7 @@ def stage_network(card: ModelCard, profile: Profile) -> Staged:
 
 
 def revealing(opening: Opening) -> tuple[Stage, ...]:
-    """The stage that makes of logits what is opened, unless they are opened as they are."""
+    """Return the stage that turns logits into the answer; none if logits are the answer."""
     if not opening.is_needed:
         return ()
 
@@ -138,7 +138,7 @@ def cut_lowered(public: PublicProgram, plan: Plan) -> tuple[Stage, ...]:
 
 
 def cut(config: ModelConfig, architecture: Architecture) -> tuple[Stage, ...]:
-    """The stages whose composition is the network."""
+    """Return the stages that together are the network."""
 
     def of_part(part: str, module: nn.Module, **settings: Any) -> Callable[[Parameters, Any], Any]:
         def apply(parameters: Parameters, x: Any) -> Any:
@@ -188,6 +188,6 @@ def fit_fixed_point(
 
 
 def parameter_names(parameters: Parameters) -> list[str]:
-    """The tensors of a tree in JAX's order, named as checkpoints name them."""
+    """Name the tensors of a tree in JAX's order, as checkpoints name them."""
     paths = jax.tree_util.tree_flatten_with_path(parameters)[0]
     return [".".join(str(entry.key) for entry in path) for path, _ in paths]
