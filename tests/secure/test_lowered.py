@@ -15,12 +15,14 @@ from mpcvit.attention.kind_math import Context, math_of
 from mpcvit.bench.latency import measure_lowered_latency
 from mpcvit.bench.lowered import ReferenceProgram, bench_lowering, lower_with_plan, plan_for
 from mpcvit.kinds import table
+from mpcvit.lowering.lower import relative_error
 from mpcvit.lowering.values import in_fixed_point
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.components import Component
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.spu.stages import cut_lowered
+from tests import reference
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.tolerances import FXP26, assert_close
 
@@ -265,6 +267,30 @@ def test_rows_of_every_kind_share_exchanges():
     count += 2 + 2  # XNorm's products of matrices, its square and its product
     count += 3 + 2 * 9  # THE-X's network
     assert stages(result.record, 0)["block 0"].exchanges == count
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        (K.RELU_BY_KEYS, 9),  # a ReLU
+        (K.SQUARE_BY_KEYS, 1),
+        (K.POWER_SOFTMAX, 2 + 1),  # two squares, and a product that divides
+    ],
+    ids=str,
+)
+def test_kinds_beyond_the_paper(kind, own):
+    """Against the float64 reference too, and at the exchanges of their phases alone."""
+    program = lowered(Architecture.uniform(kind, depth=1, heads=3, mlp=MlpForm.FUSED))
+    result, expected = run(program, count=2)
+    assert_close(result.logits, expected, FXP26)
+    checkpoint = small_checkpoint(program.model, program.architecture)
+    images = program.preprocess(list(random_pixels(program.model, 2)))
+    exact = reference.vit(images, program.model, program.architecture, checkpoint.parameters)
+    assert relative_error(result.logits, exact) <= 0.1
+    (layer,) = program.plan.layers
+    approximated = exchanges_of(layer, "norm1", *kind.sites, "norm2")
+    # beside them both norms' own, and five products of matrices
+    assert stages(result.record, 0)["block 0"].exchanges == approximated + 4 + 5 + own
 
 
 def test_the_same_program_under_another_protocol():
