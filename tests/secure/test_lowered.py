@@ -23,7 +23,7 @@ from mpcvit.secure.probe import measure_function
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.spu.stages import cut_lowered
 from tests import reference
-from tests.models import random_pixels, small_checkpoint, small_config
+from tests.models import random_pixels, rows_of_every_kind, small_checkpoint, small_config
 from tests.tolerances import FXP26, assert_close
 
 K = table
@@ -247,11 +247,7 @@ def squares_of(kind, config):
 
 @pytest.mark.long
 def test_rows_of_every_kind_share_exchanges():
-    kinds = list(K.KINDS.values())
-    rows = [
-        tuple(kinds[(5 * head + token) % len(kinds)] for token in range(9)) for head in range(3)
-    ]
-    mixed = LayerArchitecture(heads=tuple(rows), mlp=MlpForm.FUSED)
+    mixed = LayerArchitecture(heads=tuple(rows_of_every_kind(9)), mlp=MlpForm.FUSED)
     program = lowered(Architecture(layers=(mixed,)), pooling=Pooling.MEAN)
     result, expected = run(program)
     assert_close(result.logits, expected, FXP26)
@@ -263,7 +259,7 @@ def test_rows_of_every_kind_share_exchanges():
     count += max(layer.query_length.exchanges, layer.product_length.exchanges)
     count += 4 + 5 + 9 + 1  # norms, products of matrices, a ReLU, a product that divides
     count += 1 + 1  # Linformer's product of matrices, softmax's product
-    count += max(squares_of(kind, program.model) for kind in kinds)
+    count += max(squares_of(kind, program.model) for kind in K.KINDS.values())
     count += 2 + 2  # XNorm's products of matrices, its square and its product
     count += 3 + 2 * 9  # THE-X's network
     assert stages(result.record, 0)["block 0"].exchanges == count
