@@ -64,6 +64,17 @@ def random_pixels(config, count, seed=2):
     return rng.integers(0, 256, (count, size, size, config.channels), np.uint8)
 
 
+def rows_of_every_kind(tokens):
+    """Return the kinds of every row, for each of three heads that together have all kinds."""
+    kinds = list(table.KINDS.values())
+    rows = [
+        tuple(kinds[(5 * head + token) % len(kinds)] for token in range(tokens))
+        for head in range(3)
+    ]
+    assert {kind for row in rows for kind in row} == set(kinds)
+    return rows
+
+
 def tiny():
     """Return a network of one layer without an activation, and three images."""
     config = small_config(depth=1)

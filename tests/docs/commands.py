@@ -10,8 +10,12 @@ from tests.docs.pages import all_blocks, prose
 
 
 def commands(page):
-    """Every `mpcvit ...` of a page, as words: lines of blocks, and phrases in backticks."""
+    """Every `mpcvit ...` of a page, as words: lines of blocks, and phrases in backticks.
+
+    A changelog's list of what was removed names commands that are gone.
+    """
     text = page.read_text("utf-8").replace("\\\n", "")  # a line that goes on in the next
+    text = re.sub(r"^### Removed\n.*?(?=^##|\Z)", "", text, flags=re.M | re.S)  # gone on purpose
     lines = [line for body in all_blocks(text) for line in body.splitlines()]
     phrases = re.findall(r"`(mpcvit [^`\n]+)`", prose(text))
     found = []

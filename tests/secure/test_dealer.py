@@ -27,7 +27,7 @@ from mpcvit.secure.dealing import party as dealing
 from mpcvit.secure.dealing import rehearsal, spu_settings
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.spu.compile import compile_network
-from tests.models import random_pixels, small_checkpoint, small_config, tiny
+from tests.models import random_pixels, rows_of_every_kind, small_checkpoint, small_config, tiny
 from tests.tolerances import FXP18, FXP18_EXP, FXP26, assert_close
 from tests.unit.dealer.conftest import GOLDEN
 
@@ -37,9 +37,8 @@ FIRST_PARTY, DEALER = load_profile("semi2k"), load_profile("semi2k-dealer")
 
 def everything(config):
     """A layer of every attention kind and every MLP form."""
-    rows = tuple(list(K.KINDS.values())[index % len(K.KINDS)] for index in range(config.tokens))
     forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(config.tokens))
-    heads = (K.SCALING, rows, tuple(reversed(rows)))
+    heads = tuple(rows_of_every_kind(config.tokens))
     return Architecture(layers=(LayerArchitecture(heads=heads, mlp=forms),))
 
 

@@ -23,12 +23,14 @@ from mpcvit.bench.lowered import (
 )
 from mpcvit.kinds import table
 from mpcvit.lowering.jaxpr_walk import in_fixed_point
+from mpcvit.lowering.lower import relative_error
 from mpcvit.lowering.sites import HEAD_NORM, site_label
 from mpcvit.secure.components import Component
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.spu.stages import cut_lowered
-from tests.models import random_pixels, small_checkpoint, small_config
+from tests import reference
+from tests.models import random_pixels, rows_of_every_kind, small_checkpoint, small_config
 from tests.tolerances import FXP26, assert_close
 
 K = table
@@ -256,11 +258,7 @@ def squares_of(kind, config):
 
 @pytest.mark.long
 def test_rows_of_every_kind_share_exchanges():
-    kinds = list(K.KINDS.values())
-    rows = [
-        tuple(kinds[(5 * head + token) % len(kinds)] for token in range(9)) for head in range(3)
-    ]
-    mixed = LayerArchitecture(heads=tuple(rows), mlp=MlpForm.FUSED)
+    mixed = LayerArchitecture(heads=tuple(rows_of_every_kind(9)), mlp=MlpForm.FUSED)
     program = lowered(Architecture(layers=(mixed,)), pooling=Pooling.MEAN)
     result, expected = run(program)
     assert_close(result.logits, expected, FXP26)
@@ -272,10 +270,33 @@ def test_rows_of_every_kind_share_exchanges():
     count += max(exchanges_of(program, name) for name in ("query_length", "product_length"))
     count += 4 + 5 + 9 + 1  # norms, products of matrices, a ReLU, a product that divides
     count += 1 + 1  # Linformer's product of matrices, softmax's product
-    count += max(squares_of(kind, program.model) for kind in kinds)
+    count += max(squares_of(kind, program.model) for kind in K.KINDS.values())
     count += 2 + 2  # XNorm's products of matrices, its square and its product
     count += 3 + 2 * 9  # THE-X's network
     assert stages(result.record, 0)["block 0"].exchanges == count
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        (K.RELU_BY_KEYS, 9),  # a ReLU
+        (K.SQUARE_BY_KEYS, 1),
+        (K.POWER_SOFTMAX, 2 + 1),  # two squares, and a product that divides
+    ],
+    ids=str,
+)
+def test_kinds_beyond_the_paper(kind, own):
+    """Against the float64 reference too, and at the exchanges of their phases alone."""
+    program = lowered(Architecture.uniform(kind, depth=1, heads=3, mlp=MlpForm.FUSED))
+    result, expected = run(program, count=2)
+    assert_close(result.logits, expected, FXP26)
+    checkpoint = small_checkpoint(program.model, program.architecture)
+    images = program.preprocess(list(random_pixels(program.model, 2)))
+    exact = reference.vit(images, program.model, program.architecture, checkpoint.parameters)
+    assert relative_error(result.logits, exact) <= 0.1
+    approximated = exchanges_of(program, "norm1", *kind.sites, "norm2")
+    # beside them both norms' own, and five products of matrices
+    assert stages(result.record, 0)["block 0"].exchanges == approximated + 4 + 5 + own
 
 
 def test_the_same_program_under_another_protocol():

@@ -7,7 +7,7 @@ from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpFo
 from mpcvit.artifacts.config import Activation, BlockForm, Pooling
 from mpcvit.classifier import Classifier
 from mpcvit.kinds import table
-from tests.models import random_pixels, small_checkpoint, small_config
+from tests.models import random_pixels, rows_of_every_kind, small_checkpoint, small_config
 from tests.tolerances import FXP18, FXP18_EXP, assert_close
 
 K = table
@@ -52,9 +52,8 @@ def test_every_activation(activation):
 
 
 def test_kinds_and_forms_mixed_over_heads_rows_and_tokens():
-    rows = tuple(list(K.KINDS.values())[index % len(K.KINDS)] for index in range(TOKENS))
     forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(TOKENS))
-    layer = LayerArchitecture(heads=(K.SCALING, rows, tuple(reversed(rows))), mlp=forms)
+    layer = LayerArchitecture(heads=tuple(rows_of_every_kind(TOKENS)), mlp=forms)
     check(Architecture(layers=(layer,)), FXP18_EXP)
 
 

@@ -66,12 +66,12 @@ def listen_in(monkeypatch, checkpoint, nobody_left):
     def run(pixels):
         taps = []
 
-        def dialled(listening, profile, stack):
+        def addresses(listening, profile, stack):
             taps.append(Wiretap(listening[Role.MODEL_OWNER]))
             through = {**listening, Role.MODEL_OWNER: taps[0].address}
             return {Role.MODEL_OWNER: listening, Role.DATA_OWNER: through}
 
-        monkeypatch.setattr(processes, "_dialled", dialled)
+        monkeypatch.setattr(processes, "_addresses_by_role", addresses)
         result = mpcvit.run(checkpoint, pixels, "semi2k", reveal="logits")
         taps[0].close()
         return bytes(taps[0].heard), result
@@ -86,10 +86,9 @@ def test_the_model_owner_hears_nothing_of_the_image(listen_in, checkpoint, pixel
     other, _ = listen_in(255 - image)
     normalised = Classifier(checkpoint).preprocess(list(image))
     encoded = np.round(normalised.astype(np.float64) * 2**18).astype(np.int64)
-    for secret in (image, normalised, encoded, result.logits):
-        rows = secret.reshape(-1, secret.shape[-1] if secret is result.logits else 18)
-        for row in rows:
-            assert row.tobytes() not in heard
+    rows = [row for secret in (image, normalised, encoded) for row in secret.reshape(-1, 18)]
+    for row in (*rows, *result.logits):
+        assert row.tobytes() not in heard
     # the frames around the shares hold varying numbers of a few bytes each
     for one in (again, other):
         assert abs(len(one) - len(heard)) < 0.02 * len(heard)

@@ -139,7 +139,7 @@ class ModelConfig:
     head_dim_qk: int = 0  # columns of a head's queries and keys; 0: as many as of its values
     attention: Kind = SOFTMAX  # of every head, where no architecture is given
     activation: Activation = Activation.GELU
-    attention_eps: float = 1e-8  # in the denominators of relu_softmax and quad2
+    attention_eps: float = 1e-8  # beside the sums that kinds divide by
     quad2_offset: float = 1e-3  # the c of 2Quad
     xnorm_eps: float = 1e-12  # beside the squares that xnorm sums; keeps gradients finite
     linformer_ratio: float = 0.5

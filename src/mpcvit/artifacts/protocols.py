@@ -42,10 +42,6 @@ class Protocol:
     warms_up: bool = False  # makes keys on first use
 
     @property
-    def has_dealer(self) -> bool:
-        return Dealer.THIRD_PARTY in self.dealers
-
-    @property
     def truncates_locally(self) -> bool:
         """Whether products in the wide ring may take a single exchange."""
         return Truncation.LOCAL in self.truncations

@@ -57,8 +57,8 @@ class KindMath:
     linear:          outputs from q, k and v in an order that forms no scores. A kind with
                      weights too takes it where no weights are dropped.
     keys_and_values: what it makes of keys and values first
-    learn:           its own parameters by name, made in the module that is given, for so
-                     many tokens
+    learn:           its own parameters by name, made in the module that is given, for a
+                     number of tokens
 
     As it is lowered:
     lowered:         the phases from scores to weights and a factor per row, or None;

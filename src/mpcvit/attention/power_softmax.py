@@ -18,8 +18,9 @@ def power_softmax_weights(scores: Scores, power: int, offset: float, eps: float)
     Range: [0, 1]. Keeps: non-negativity, normalisation.
     Secure cost: a square per entry for p = 2 and another for each doubling of p, a
     reciprocal per row, a product per entry.
-    Fixed point: t is near one if scores are small beside c. So the powers of a row neither
-    vanish nor overflow, and eps >= 2**-fraction_bits, otherwise it may encode to 0.
+    Fixed point: t is near one if scores are small beside c, so powers neither vanish nor
+    overflow. With a small c and a large p, sums of rows lie so far apart that lowering finds
+    no close reciprocal. eps encodes to 0 below 2**-fraction_bits.
     Origin: Zimerman et al., Power-Softmax (arXiv 2410.09457).
     Source: docs/numerics.md#power-softmax
 

@@ -125,7 +125,7 @@ SPARSEMAX = Kind(
     name="sparsemax",
     symbol="M",
     marks=Marks(monotone=True, non_negative=True),
-    cost=lambda model: costs.by_scores(model, costs.RELU, costs.RELU),
+    cost=lambda model: costs.by_scores(model, costs.CONSTANT, costs.RELU, costs.RELU),
 )
 XNORM = Kind(
     name="xnorm",

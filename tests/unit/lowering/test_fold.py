@@ -9,7 +9,7 @@ from mpcvit.classifier import Classifier
 from mpcvit.kinds import table
 from mpcvit.lowering.calibrate import calibrate
 from mpcvit.lowering.fold import fold
-from tests.models import random_images, small_checkpoint, small_config
+from tests.models import random_images, rows_of_every_kind, small_checkpoint, small_config
 from tests.tolerances import F32, assert_close
 
 K = table
@@ -81,14 +81,16 @@ def test_every_kind(block, kind):
     check(Architecture.uniform(kind, depth=2, heads=3), block=block)
 
 
+@pytest.mark.parametrize(("power", "offset"), [(2, 0.0), (6, 3.0), (8, -2.0)])
+def test_another_power(power, offset):
+    constants = {"power": power, "power_offset": offset}
+    check(Architecture.uniform(K.POWER_SOFTMAX, depth=1, heads=3), constants=constants)
+
+
 @pytest.mark.parametrize("block", BlockForm)
 def test_kinds_mixed_over_rows(block):
     """Every kind in every layer, beside whole heads; the last layer reads one token of each."""
-    kinds, tokens = list(K.KINDS.values()), small_config().tokens
-    rows = [
-        tuple(kinds[(5 * head + token) % len(kinds)] for token in range(tokens))
-        for head in range(3)
-    ]
+    rows = rows_of_every_kind(small_config().tokens)
     layers = (
         LayerArchitecture(heads=tuple(rows)),
         LayerArchitecture(heads=(K.LINFORMER, rows[1], K.XNORM)),

@@ -11,7 +11,7 @@ from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.model.vit import Attention, Embed, ViT
 from tests import reference
-from tests.models import perturbed_parameters, random_images, small_config
+from tests.models import perturbed_parameters, random_images, rows_of_every_kind, small_config
 from tests.tolerances import F32, assert_close
 
 K = table
@@ -55,14 +55,14 @@ def test_every_mlp_form(form):
 
 def test_all_kinds_mixed_over_heads_rows_and_tokens():
     config = small_config()
-    rows = tuple(list(K.KINDS.values())[index % len(K.KINDS)] for index in range(TOKENS))
+    first, second, third = rows_of_every_kind(TOKENS)
     forms = tuple(list(MlpForm)[index % len(MlpForm)] for index in range(TOKENS))
     check(
         config,
         Architecture(
             layers=(
-                LayerArchitecture(heads=(K.SCALING, rows, K.SCALING), mlp=forms),
-                LayerArchitecture(heads=(rows, K.RELU_SOFTMAX, tuple(reversed(rows)))),
+                LayerArchitecture(heads=(first, second, third), mlp=forms),
+                LayerArchitecture(heads=(third, K.RELU_SOFTMAX, tuple(reversed(third)))),
             )
         ),
     )
