@@ -163,7 +163,9 @@ class MemoryPort:
 
 
 _ATTEMPT_MS = 100
-_OUTAGE_MS = 5000  # for about as long messages are sent again; a peer that is gone costs as much
+# Messages are sent again for about as long; a peer that is gone costs as much. brpc tries a lost
+# connection again every three seconds, so this leaves it two attempts.
+_OUTAGE_MS = 8000
 
 
 def _describe(limits: Limits, session: str) -> Any:
