@@ -22,12 +22,10 @@ from mpcvit.cores import split_cpu
 from mpcvit.data import Split, sample_evenly
 from mpcvit.demo.showcase import PROGRAM_FOLDER, Sample, Showcase, ShownNetwork
 from mpcvit.errors import UserError
-from mpcvit.lowering import Guard
 from mpcvit.lowering.emulate import emulate
-from mpcvit.lowering.lower import lower
+from mpcvit.make_program import lower
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.report.live import counting
-from mpcvit.secure.guarding import with_guard
 from mpcvit.storage import replacing_folder
 
 Progress = Callable[[str, int, int], None]
@@ -95,7 +93,7 @@ def _lower(
         progress(f"{name}: {what}", done, total)
 
     program = lower(checkpoint, sample_evenly(train, CALIBRATION_IMAGES), profile, progress=show)
-    program, _ = with_guard(program, load_profile(profile), Guard.AUTO, show)
+    program = program.changed(scripts={})  # they hold for one version of the package alone
     program.save(folder / name / PROGRAM_FOLDER)
     emulation = emulate(
         program,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpcvit.classifier import Classifier, load
-    from mpcvit.lowering.lower import lower
     from mpcvit.lowering.program import SecureProgram
+    from mpcvit.make_program import lower
     from mpcvit.secure.predict import predict
     from mpcvit.secure.run import RunResult, run
     from mpcvit.secure.serve import serve
@@ -30,7 +30,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Classifier": "mpcvit.classifier",
     "load": "mpcvit.classifier",
-    "lower": "mpcvit.lowering.lower",
+    "lower": "mpcvit.make_program",
     "SecureProgram": "mpcvit.lowering.program",
     "RunResult": "mpcvit.secure.run",
     "predict": "mpcvit.secure.predict",

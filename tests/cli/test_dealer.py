@@ -12,14 +12,19 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import mpcvit
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import DataSource, load_config
 from mpcvit.bench.networks import random_checkpoint, random_images
+from mpcvit.cli.running import load_training_images
+from mpcvit.data import sample_evenly
 from mpcvit.dealer.keys import load_private_key, load_public_key
 from mpcvit.dealer.party.client import DealerClient
+from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.kinds import table
 from mpcvit.lowering.program import SecureProgram
+from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.secure.parties.roles import free_addresses
 from tests.command import invoke
 from tests.unit.dealer.jobs import SCRIPT, expected, fetch, make_job, new_seeds
@@ -48,6 +53,21 @@ def folder(tmp_path_factory):
     assert load_public_key(folder / "dealer" / "public.pem").fingerprint in text
     invoke("certs", "--out", folder / "certs", "--dealer-host", "127.0.0.1")
     return folder
+
+
+def test_python_lowers_as_the_command_does(folder):
+    program = SecureProgram.load(folder / "program")
+    checkpoint = Checkpoint.load(folder / "model.safetensors")
+    split = load_training_images(checkpoint, None, lambda what, done, total: None)
+    images = sample_evenly(split, 64)
+    made = mpcvit.lower(checkpoint, images, "semi2k-dealer", error_budget=1)
+    assert len(made.public.scripts) == 3  # for few images; for many, and their set-up
+    assert made.public.scripts == program.public.scripts
+    assert made.digest() == program.digest()
+    assert made.calibration == program.calibration
+    assert "exchanges" in made.calibration.guard_cost
+    with pytest.raises(UserError, match="a guard is one of 'on', 'off', 'auto', not 'perhaps'"):
+        mpcvit.lower(checkpoint, images, "semi2k-dealer", guard="perhaps")
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from mpcvit.dealer.party.gateway import Gateway, Recorder, ScriptFollower, zeros
 from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
+from mpcvit.lowering.lower import lower
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.dealing import endpoint as dealer_place
@@ -85,7 +86,7 @@ def test_the_same_as_with_the_first_party_and_rehearsed_once(monkeypatch):
 def program():
     """Lowered for a dealer, with its script for one image at a time."""
     checkpoint, pixels = tiny()
-    lowered = mpcvit.lower(checkpoint, list(pixels), DEALER, error_budget=1.0)
+    lowered = lower(checkpoint, list(pixels), DEALER, error_budget=1.0)
     return rehearsal.with_script(lowered, DEALER, reveal=Reveal.LOGITS)
 
 

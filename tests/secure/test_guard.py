@@ -13,7 +13,7 @@ from mpcvit.lowering import Guard
 from mpcvit.lowering.lower import lower
 from mpcvit.lowering.out_of_range import Trust
 from mpcvit.lowering.sites import HEAD_NORM
-from mpcvit.secure.guarding import with_guard
+from mpcvit.make_program import with_guard
 from mpcvit.secure.result import RefusedError
 from tests.models import random_pixels, small_checkpoint, small_config
 

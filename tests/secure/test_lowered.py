@@ -23,7 +23,7 @@ from mpcvit.bench.lowered import (
 )
 from mpcvit.kinds import table
 from mpcvit.lowering.jaxpr_walk import in_fixed_point
-from mpcvit.lowering.lower import relative_error
+from mpcvit.lowering.lower import lower, relative_error
 from mpcvit.lowering.sites import HEAD_NORM, site_label
 from mpcvit.secure.components import Component
 from mpcvit.secure.probe import measure_function
@@ -41,7 +41,7 @@ def lowered(architecture, profile="semi2k", **changes):
     config = small_config(depth=len(architecture.layers), mlp_ratio=1.2, **changes)
     checkpoint = small_checkpoint(config, architecture)
     images = list(random_pixels(config, 64))
-    return mpcvit.lower(checkpoint, images, profile, error_budget=1.0, guard=False)
+    return lower(checkpoint, images, profile, error_budget=1.0, guard=False)
 
 
 def run(program, count=1, profile="semi2k", batch_size=1):

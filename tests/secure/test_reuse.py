@@ -24,6 +24,7 @@ from mpcvit.dealer.keys import load_private_key
 from mpcvit.dealer.operations import adjust
 from mpcvit.dealer.party.gateway import Gateway, Recorder, ScriptFollower, zeros
 from mpcvit.dealer.script import Kind
+from mpcvit.lowering.lower import lower
 from mpcvit.model.checkpoint import flatten_parameters
 from mpcvit.secure.dealing import party as dealing
 from mpcvit.secure.dealing import rehearsal
@@ -254,7 +255,7 @@ class Session:
 
 def lowered(ring_bits):
     checkpoint, pixels = tiny()
-    program = mpcvit.lower(checkpoint, list(pixels), DEALER, error_budget=1.0)
+    program = lower(checkpoint, list(pixels), DEALER, error_budget=1.0)
     trust = replace(program.public.trust, guard=False)  # so that only the network is counted
     program = program.changed(trust=trust)
     assert program.engine.reuse_weight_masks

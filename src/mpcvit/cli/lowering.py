@@ -15,7 +15,6 @@ from mpcvit.lowering import ERROR_BUDGET, Guard
 
 if TYPE_CHECKING:
     from mpcvit.lowering.program import SecureProgram
-    from mpcvit.secure.guarding import GuardCost
 
 
 @app.command()
@@ -56,26 +55,24 @@ def lower(
     settings = load_profile(profile)
 
     from mpcvit.data import sample_evenly
-    from mpcvit.lowering.lower import lower as stage
+    from mpcvit.make_program import lower as make_program
     from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.report.live import counting
-    from mpcvit.secure.dealing.rehearsal import with_script
-    from mpcvit.secure.guarding import with_guard
 
     checkpoint = Checkpoint.load(model_file)
     with counting() as progress:
         split = load_training_images(checkpoint, data, progress)
-        program = stage(
+        program = make_program(
             checkpoint,
             sample_evenly(split, images),
             settings,
             error_budget=error_budget,
+            guard=guard,
+            batch_size=batch_size,
             progress=progress,
         )
-        program, cost = with_guard(program, settings, guard, progress)
-        program = with_script(program, settings, batch_size=batch_size, progress=progress)
     program.save(out)
-    _tell(program, as_json, guard_cost=cost)
+    _tell(program, as_json)
 
 
 @app.command()
@@ -94,11 +91,7 @@ def explain(
     _tell(SecureProgram.load(program_folder), as_json)
 
 
-def _tell(
-    program: "SecureProgram",
-    as_json: bool,
-    guard_cost: "GuardCost | None" = None,
-) -> None:
+def _tell(program: "SecureProgram", as_json: bool) -> None:
     from mpcvit.codec import encode
 
     rows, engine = _rows(program), encode(program.engine)
@@ -109,7 +102,6 @@ def _tell(
                 "engine": engine,
                 "calibration": encode(program.calibration),
                 "trust": encode(program.public.trust),
-                **({} if guard_cost is None else {"guard_costs": str(guard_cost)}),
                 "approximations": rows,
                 "scripts": [
                     {"digest": own.digest, "steps": len(own.steps), "bytes": own.answer_bytes}
@@ -129,7 +121,7 @@ def _tell(
         f"logits     off by {calibration.error:.2g} of their spread on {calibration.images:,} "
         f"images of calibration, within the budget of {calibration.error_budget:g}"
     )
-    _tell_trust(program, guard_cost)
+    _tell_trust(program)
     for own in program.public.scripts.values():
         print(
             f"dealer     {len(own.steps):,} steps and {own.answer_bytes / 1e6:,.1f} MB "
@@ -151,7 +143,7 @@ def _tell(
     )
 
 
-def _tell_trust(program: "SecureProgram", guard_cost: "GuardCost | None") -> None:
+def _tell_trust(program: "SecureProgram") -> None:
     """How far inputs may go, and what happens to those that go further."""
     trust, calibration = program.public.trust, program.calibration
     print(
@@ -162,7 +154,7 @@ def _tell_trust(program: "SecureProgram", guard_cost: "GuardCost | None") -> Non
     for word in sorted({verdict for _, _, verdict in verdicts}):
         names = [name for name, _, own in verdicts if own == word]
         print(f"           {word}: {', '.join(names)}")
-    cost = "" if guard_cost is None else f": {guard_cost}"
+    cost = f": {calibration.guard_cost}" if calibration.guard_cost else ""
     print(f"guard      {'on' if trust.guard else 'off'}{cost}")
     if trust.bound:
         print(f"bounds     logits up to {trust.bound:.4g}; leads below {trust.doubt:.3g} are close")

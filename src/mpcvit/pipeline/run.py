@@ -21,14 +21,14 @@ from mpcvit.data import sample_evenly
 from mpcvit.errors import UserError
 from mpcvit.experiments.recipes import HEAD_SEARCH, SOFTMAX, Recipe
 from mpcvit.experiments.store import Outcome, RunStore, Status, reuse_or_make
-from mpcvit.lowering.lower import lower
+from mpcvit.lowering import Guard
 from mpcvit.lowering.program import SecureProgram
+from mpcvit.make_program import lower
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.pipeline.measure import Display, Measurement, digest_of, measure, measure_once
 from mpcvit.pipeline.plan import Plan
 from mpcvit.pipeline.prices import price_once
 from mpcvit.report.networks import describe_heads
-from mpcvit.secure.dealing.rehearsal import with_script
 
 CALIBRATION_IMAGES = 1024
 RESULTS_FILE = "pipeline.csv"
@@ -136,8 +136,7 @@ class Pipeline:
             checkpoint = Checkpoint.load(self.run_folder(recipe) / MODEL_FILE)
             images = sample_evenly(self.store.dataset.train, CALIBRATION_IMAGES)
             profile, count = self.plan.profile, self.display.count
-            program = lower(checkpoint, images, profile, progress=count)
-            with_script(program, profile, progress=count).save(path)
+            lower(checkpoint, images, profile, guard=Guard.ON, progress=count).save(path)
 
         def work() -> Outcome[SecureProgram]:
             try:

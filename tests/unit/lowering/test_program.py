@@ -24,7 +24,7 @@ from mpcvit.lowering.engine import (
 )
 from mpcvit.lowering.fit_plan import search_plan
 from mpcvit.lowering.fitting import fit_inverse_root
-from mpcvit.lowering.lower import products_of, relative_error
+from mpcvit.lowering.lower import lower, products_of, relative_error
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.lowering.sites import HEAD_NORM, count_exchanges
 from mpcvit.secure.run import default_profile_for
@@ -37,7 +37,7 @@ ARCHITECTURE = Architecture.uniform(table.RELU_SOFTMAX, depth=2, heads=3)
 @pytest.fixture(scope="module")
 def program():
     checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
-    return mpcvit.lower(checkpoint, list(random_pixels(CONFIG, 64)), "semi2k")
+    return lower(checkpoint, list(random_pixels(CONFIG, 64)), "semi2k")
 
 
 def test_emulation_is_near_the_network(program):
@@ -65,14 +65,14 @@ def test_the_error_budget_is_of_the_whole_network_and_kept():
     checkpoint, pixels = small_checkpoint(CONFIG, ARCHITECTURE), list(random_pixels(CONFIG, 64))
     plain = Classifier(checkpoint)
     images = plain.preprocess(pixels)
-    programs = [mpcvit.lower(checkpoint, pixels, error_budget=budget) for budget in (0.1, 1e-3)]
+    programs = [lower(checkpoint, pixels, error_budget=budget) for budget in (0.1, 1e-3)]
     for budget, own in zip((0.1, 1e-3), programs, strict=True):
         assert relative_error(own(images), plain(images)) <= budget
         assert own.calibration.error <= budget
     loose, tight = programs
     assert count_exchanges(loose.plan) < count_exchanges(tight.plan)
     with pytest.raises(UserError, match="must be positive"):
-        mpcvit.lower(checkpoint, pixels, error_budget=0)
+        lower(checkpoint, pixels, error_budget=0)
 
 
 def test_a_budget_that_cannot_be_kept_is_said():
@@ -176,7 +176,7 @@ def test_engines_by_protocol():
 def test_fused_mlps_need_no_activation():
     architecture = Architecture.uniform(table.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED_RELU)
     config = small_config(depth=1)
-    program = mpcvit.lower(
+    program = lower(
         small_checkpoint(config, architecture), list(random_pixels(config, 8)), "semi2k"
     )
     assert list(program.plan) == ["block 0 norm1", "block 0 norm2", HEAD_NORM]
@@ -196,7 +196,7 @@ def test_what_only_unread_tokens_need_has_no_norm():
     )
     checkpoint = small_checkpoint(config, Architecture(layers=(layer,)))
     pixels = list(random_pixels(config, 8))
-    program, plain = mpcvit.lower(checkpoint, pixels, "semi2k"), Classifier(checkpoint)
+    program, plain = lower(checkpoint, pixels, "semi2k"), Classifier(checkpoint)
     assert list(program.plan) == ["block 0 norm1", "block 0 norm2", HEAD_NORM]
     images = plain.preprocess(pixels)
     assert relative_error(program(images), plain(images)) <= ERROR_BUDGET

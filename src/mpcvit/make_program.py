@@ -1,21 +1,60 @@
-"""Whether a program's guard is worth its cost, found by counting."""
+"""From a checkpoint to a program for a profile: lower it, count its guard, rehearse its script.
+
+Guard and script need SPU, which `lowering` does not know. So this is above both.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mpcvit.artifacts.profile import NetworkLink, Profile, load_profile
+from mpcvit.artifacts.profile import SECURE_DEFAULT, NetworkLink, Profile, load_profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import StageCost
-from mpcvit.lowering import Guard
+from mpcvit.errors import UserError
+from mpcvit.lowering import ERROR_BUDGET, Guard
+from mpcvit.lowering.lower import lower as lower_network
 from mpcvit.lowering.program import SecureProgram
+from mpcvit.secure.dealing.rehearsal import with_script
 from mpcvit.secure.run import run
 
 Progress = Callable[[str, int, int], None]
 
 MOST_OF_SECONDS = 0.03  # that a guard may cost to be on by default
 _WAN = "semi2k-wan"
+
+
+def lower(
+    model: Any,
+    images: Any,
+    profile: str | Path | Profile = SECURE_DEFAULT,
+    *,
+    error_budget: float = ERROR_BUDGET,
+    guard: Guard | str = Guard.AUTO,
+    batch_size: int = 1,
+    progress: Progress = lambda what, done, total: None,
+) -> SecureProgram:
+    """Turn a model into a program of few exchanges, ready for a profile.
+
+    `model` is a checkpoint, its file or a classifier. `images` are files or uint8
+    arrays [height, width, channel], of the kind that the program will see. The
+    intervals of the approximations become public with the program's use; weights and
+    images do not.
+    `error_budget` bounds the effect of all approximations together: the root mean
+    square of the logits' errors over the images, in parts of their spread.
+    `guard` says whether private runs refuse to answer where a value left its interval:
+    "on", "off", or "auto" for where that costs at most 3 % of the seconds on a WAN.
+    For a profile with a dealer, the program carries the scripts of what it will ask of
+    the dealer for `batch_size` images at a time.
+    """
+    settings, wanted = load_profile(profile), _read_guard(guard)
+    program = lower_network(model, images, settings, error_budget=error_budget, progress=progress)
+    program, cost = with_guard(program, settings, wanted, progress)
+    calibration = replace(program.calibration, guard_cost=str(cost))
+    program = replace(program, calibration=calibration)
+    return with_script(program, settings, batch_size=batch_size, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +96,14 @@ def with_guard(
     cost = GuardCost(without=costs[False], guarded=costs[True])
     is_on = guard is Guard.ON or (guard is Guard.AUTO and cost.share <= MOST_OF_SECONDS)
     return _guarded(program, is_on), cost
+
+
+def _read_guard(guard: Guard | str) -> Guard:
+    try:
+        return Guard(guard)
+    except ValueError:
+        known = ", ".join(repr(own.value) for own in Guard)
+        raise UserError(f"a guard is one of {known}, not {guard!r}") from None
 
 
 def _guarded(program: SecureProgram, is_on: bool) -> SecureProgram:
