@@ -9,7 +9,7 @@ from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.lowered import lower_with_plan, read_reference
 from mpcvit.bench.networks import paper_networks, random_images
 from mpcvit.lowering.engine import choose_engine
-from mpcvit.secure.reuse import LEAST_RUNS
+from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.run import run
 
 ROOT = Path(__file__).parents[2]

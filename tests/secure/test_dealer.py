@@ -25,9 +25,10 @@ from mpcvit.lowering.program import SecureProgram
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.dealing import endpoint as dealer_place
 from mpcvit.secure.dealing import party as dealing
-from mpcvit.secure.dealing import rehearsal, spu_settings
+from mpcvit.secure.dealing import rehearsal
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.spu.compile import compile_network
+from mpcvit.secure.spu.engine import DealerSettings
 from tests.models import random_pixels, rows_of_every_kind, small_checkpoint, small_config, tiny
 from tests.tolerances import FXP18, FXP18_EXP, FXP26, assert_close
 from tests.unit.dealer.conftest import GOLDEN
@@ -203,7 +204,7 @@ def test_another_spu_is_refused(monkeypatch):
     with Gateway(Recorder()) as gateway:
         for start in (
             lambda: place.client(patience_s=1.0),
-            lambda: spu_settings.DealerSettings(gateway=gateway, public_pem="").configure(None, 0),
+            lambda: DealerSettings(gateway=gateway, public_pem="").configure(None, 0),
         ):
             with pytest.raises(UserError, match=r"a dealer needs spu 0.9.6, .* here is 0.9.5"):
                 start()

@@ -25,9 +25,9 @@ from mpcvit.kinds import table
 from mpcvit.lowering.jaxpr_walk import in_fixed_point
 from mpcvit.lowering.lower import lower, relative_error
 from mpcvit.lowering.sites import HEAD_NORM, site_label
+from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.components import Component
 from mpcvit.secure.probe import measure_function
-from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.spu.stages import cut_lowered
 from tests import reference
 from tests.models import random_pixels, rows_of_every_kind, small_checkpoint, small_config

@@ -26,14 +26,13 @@ from mpcvit.dealer.party.gateway import Gateway, Recorder, ScriptFollower, zeros
 from mpcvit.dealer.script import Kind
 from mpcvit.lowering.lower import lower
 from mpcvit.model.checkpoint import flatten_parameters
+from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.dealing import party as dealing
 from mpcvit.secure.dealing import rehearsal
-from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.parties.threads import run_in_threads
-from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.spu.compile import compile_function
-from mpcvit.secure.spu.engine import Engine
+from mpcvit.secure.spu.engine import DealerSettings, Engine
 from tests.models import tiny
 from tests.tolerances import FXP26, assert_close
 from tests.unit.dealer.conftest import GOLDEN

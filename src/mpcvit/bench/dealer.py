@@ -28,11 +28,10 @@ from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.secure.card import ModelCard
+from mpcvit.secure.card import ModelCard, settled
 from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.dealing.rehearsal import scripts_of
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.reuse import settled
 from mpcvit.secure.run import run, with_engine_of
 from mpcvit.secure.spu.compile import compile_network
 

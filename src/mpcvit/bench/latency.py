@@ -22,9 +22,9 @@ from mpcvit.errors import UserError
 from mpcvit.kinds.table import SCALING, Kind
 from mpcvit.lowering.fold import lowered_form
 from mpcvit.lowering.program import Model, SecureProgram
+from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.components import Component, attention_core, mlp
 from mpcvit.secure.probe import measure_function
-from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.run import run
 from mpcvit.secure.spu.stages import fit_fixed_point
 

@@ -31,7 +31,7 @@ from mpcvit.lowering.program import (
     shapes_of,
 )
 from mpcvit.lowering.sites import HEAD_NORM, Plan, needed_sites, site_label
-from mpcvit.secure.reuse import LEAST_RUNS
+from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.run import run
 
 Progress = Callable[[str, int, int], None]

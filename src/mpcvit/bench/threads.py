@@ -13,8 +13,8 @@ from mpcvit.bench.paper_tables import row_context
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from mpcvit.lowering.engine import choose_engine
 from mpcvit.lowering.program import PublicProgram
+from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.parties.roles import ROLES
-from mpcvit.secure.reuse import LEAST_RUNS
 from mpcvit.secure.run import run
 
 _THREADS_OF_SPU = 4  # that SPU starts for every product unless the limit is lower

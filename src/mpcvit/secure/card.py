@@ -1,17 +1,26 @@
-"""ModelCard: what both parties know of a model. Everything but its weights."""
+"""What both parties know of a model, and how they run it. Everything but its weights."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
+from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import Reveal
 from mpcvit.codec import decode, encode, register
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model, PublicProgram
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.spu.answer import Opening
+
+LEAST_RUNS = 3
+"""Runs of the network in a session from which a set-up pays.
+
+It sends every kernel twice, and each run then sends it no more. So it sends less from the third
+run on. By the clock it has paid from the second to the fourth run on, depending on the network
+(`pays_from` in results/secure/lowering-dealer.csv).
+"""
 
 _MAX_SIZES = {
     **{"image_size": 2048, "channels": 16, "depth": 256, "heads": 256, "width": 16_384},
@@ -68,6 +77,16 @@ class ModelCard:
             return card
         except (UserError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise PartyError(f"the model owner's description cannot be used: {error}") from error
+
+
+def settled(profile: Profile, card: ModelCard, runs: int) -> Profile:
+    """Return a profile for a session of a number of runs: without reuse if it does not pay.
+
+    Networks that were not lowered never reuse masks, as their products are not
+    known to be of the one form that can.
+    """
+    reuse = profile.reuse_weight_masks and card.public.plan is not None and runs >= LEAST_RUNS
+    return replace(profile, reuse_weight_masks=reuse)
 
 
 def _require_reasonable(model: ModelConfig) -> None:

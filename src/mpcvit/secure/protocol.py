@@ -22,11 +22,11 @@ from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model
 from mpcvit.model.checkpoint import flatten_parameters
-from mpcvit.secure.card import ModelCard
+from mpcvit.secure.card import ModelCard, settled
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.party import PartyDealing
 from mpcvit.secure.errors import PartyError
-from mpcvit.secure.parties.agreement import Terms, agreement_of, first_difference
+from mpcvit.secure.parties.agreement import Request, Terms, agreement_of, first_difference
 from mpcvit.secure.parties.events import (
     Finished,
     InputsMade,
@@ -37,10 +37,8 @@ from mpcvit.secure.parties.events import (
     WeightsShared,
     report_compiling,
 )
-from mpcvit.secure.parties.job import Request
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.result import Answers
-from mpcvit.secure.reuse import settled
 from mpcvit.secure.spu.compile import Program, compile_function, compile_network
 from mpcvit.secure.spu.engine import Engine
 from mpcvit.secure.spu.link import Channel

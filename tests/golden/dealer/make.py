@@ -20,10 +20,9 @@ from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.framing import read_call
 from mpcvit.dealer.keys import load_private_key, make_keys
 from mpcvit.dealer.party.gateway import Gateway, zeros
-from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.spu.compile import compile_function
-from mpcvit.secure.spu.engine import Engine
+from mpcvit.secure.spu.engine import DealerSettings, Engine
 
 HERE = Path(__file__).parent
 PROFILE = load_profile("semi2k-dealer")

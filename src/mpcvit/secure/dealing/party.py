@@ -27,12 +27,11 @@ from mpcvit.dealer.script import Script, Scripts
 from mpcvit.errors import UserError
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.rehearsal import scripts_of
-from mpcvit.secure.dealing.spu_settings import DealerSettings
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.events import MaterialFetched
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.spu.compile import Program, compile_function
-from mpcvit.secure.spu.engine import Engine
+from mpcvit.secure.spu.engine import DealerSettings, Engine
 from mpcvit.secure.spu.link import Channel
 
 

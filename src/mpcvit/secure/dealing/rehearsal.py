@@ -26,13 +26,11 @@ from mpcvit.dealer.party.gateway import Gateway, Recorder
 from mpcvit.dealer.script import Script, Scripts
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.secure.card import ModelCard
-from mpcvit.secure.dealing.spu_settings import DealerSettings
+from mpcvit.secure.card import LEAST_RUNS, ModelCard, settled
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.threads import run_in_threads
-from mpcvit.secure.reuse import LEAST_RUNS, settled
 from mpcvit.secure.spu.compile import Program, compile_network
-from mpcvit.secure.spu.engine import Engine
+from mpcvit.secure.spu.engine import DealerSettings, Engine
 from mpcvit.secure.spu.link import Channel
 from mpcvit.storage import cache_folder, replacing
 

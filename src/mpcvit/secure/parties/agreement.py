@@ -1,17 +1,43 @@
-"""Terms: what parties must have in common before anything else is said."""
+"""What parties tell each other before anything is shared: terms, and how many images come."""
 
 import importlib.metadata
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mpcvit.artifacts.profile import Profile
+from mpcvit.codec import require
 from mpcvit.secure.parties.roles import Role
 
 _SESSION = "mpcvit-session/1"
 _PACKAGES = ("mpcvit", "spu", "jax")
 _MOST_SHOWN = 60  # characters
+_MAX_IMAGES = 1_000_000
 
 Terms = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """How many images the data owner brings, and how many at a time."""
+
+    images: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        for name in ("images", "batch_size"):
+            value = getattr(self, name)
+            require(0 < value <= _MAX_IMAGES, name, f"must lie in [1, {_MAX_IMAGES}]")
+
+    @property
+    def batches(self) -> list[int]:
+        """Return the number of images in each batch.
+
+        >>> Request(images=7, batch_size=3).batches
+        [3, 3, 1]
+        """
+        whole, rest = divmod(self.images, self.batch_size)
+        return [self.batch_size] * whole + ([rest] if rest else [])
 
 
 def agreement_of(profile: Profile) -> Terms:

@@ -16,7 +16,7 @@ from mpcvit.artifacts.record import (
     StageCost,
 )
 from mpcvit.codec import decode, encode, tagged
-from mpcvit.secure.parties.job import Request
+from mpcvit.secure.parties.agreement import Request
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.result import Answers
 

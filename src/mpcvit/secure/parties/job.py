@@ -6,34 +6,10 @@ from pathlib import Path
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import Reveal
-from mpcvit.codec import require, tagged
+from mpcvit.codec import tagged
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
+from mpcvit.secure.parties.agreement import Request
 from mpcvit.secure.parties.roles import Address, Role
-
-_MAX_IMAGES = 1_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """How many images the data owner brings, and how many at a time."""
-
-    images: int
-    batch_size: int
-
-    def __post_init__(self) -> None:
-        for name in ("images", "batch_size"):
-            value = getattr(self, name)
-            require(0 < value <= _MAX_IMAGES, name, f"must lie in [1, {_MAX_IMAGES}]")
-
-    @property
-    def batches(self) -> list[int]:
-        """Return the number of images in each batch.
-
-        >>> Request(images=7, batch_size=3).batches
-        [3, 3, 1]
-        """
-        whole, rest = divmod(self.images, self.batch_size)
-        return [self.batch_size] * whole + ([rest] if rest else [])
 
 
 @tagged("model")

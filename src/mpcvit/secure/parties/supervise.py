@@ -25,8 +25,9 @@ from mpcvit.errors import UserError
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.errors import PartyError
+from mpcvit.secure.parties.agreement import Request
 from mpcvit.secure.parties.events import Done, Event, Failed, Journal, Ready, from_line
-from mpcvit.secure.parties.job import Meeting, Own, OwnImages, OwnNothing, PartyJob, Request
+from mpcvit.secure.parties.job import Meeting, Own, OwnImages, OwnNothing, PartyJob
 from mpcvit.secure.parties.roles import ROLES, Address, Role
 from mpcvit.secure.parties.sockets import UNIX, unix_address
 from mpcvit.secure.parties.wan import Relay, Route

@@ -11,7 +11,7 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.errors import UserError
 from mpcvit.hosts.door import Guest, Stream
 from mpcvit.secure.errors import PartyError
-from mpcvit.secure.parties.job import Request
+from mpcvit.secure.parties.agreement import Request
 from mpcvit.secure.parties.roles import ROLES, Role
 from mpcvit.secure.parties.sockets import unix_address
 from mpcvit.secure.parties.supervise import own_address, watch

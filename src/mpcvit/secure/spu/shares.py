@@ -14,7 +14,6 @@ from mpcvit.artifacts.protocols import Truncation
 from mpcvit.errors import UserError
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.service.protobuf import bytes_head, number_field
 from mpcvit.secure.spu.link import Channel
 
 Share = Any  # libspu.Share
@@ -211,3 +210,30 @@ def _require_range(name: str, array: np.ndarray, profile: Profile) -> None:
             f"{profile.fraction_bits} fraction bits hold only up to "
             f"{profile.magnitude_limit:.3g}"
         )
+
+
+def bytes_field(field: int, content: bytes) -> bytes:
+    """Return a field of a protocol buffer that holds bytes.
+
+    >>> bytes_field(71, b"ab").hex()
+    'ba04026162'
+    """
+    return bytes_head(field, len(content)) + content
+
+
+def bytes_head(field: int, length: int) -> bytes:
+    """Return what precedes the bytes of a field."""
+    return _varint(field << 3 | 2) + _varint(length)
+
+
+def number_field(field: int, value: int) -> bytes:
+    """Return a field of a protocol buffer that holds a number."""
+    return _varint(field << 3) + _varint(value)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
