@@ -4,7 +4,7 @@ import numpy as np
 
 from mpcvit.data import decode_image
 from mpcvit.demo.showcase import SHIPPED, Showcase
-from mpcvit.lowering.odd_pictures import odd_pictures
+from mpcvit.lowering.calibrate import odd_pictures
 
 SIZE = 32
 

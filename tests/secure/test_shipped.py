@@ -6,7 +6,7 @@ import pytest
 import mpcvit
 from mpcvit.classifier import Classifier
 from mpcvit.demo.showcase import SHIPPED, model_in
-from mpcvit.lowering.odd_pictures import odd_pictures
+from mpcvit.lowering.calibrate import odd_pictures
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.model.checkpoint import Checkpoint
 from tests.pictures import SIZE, pictures

@@ -1,15 +1,9 @@
 """Images in, batches out: sources, decoding, augmentation and the input pipeline."""
 
-from mpcvit.data.augment import (
-    flip,
-    normalisation,
-    normalise,
-    random_erasing,
-    random_resized_crop,
-)
+from mpcvit.data.augment import flip, random_erasing, random_resized_crop
 from mpcvit.data.batches import Batch, EvalBatch, TrainBatches, eval_batches
 from mpcvit.data.dataset import Dataset, Split, load_dataset, load_split, sample_evenly
-from mpcvit.data.images import decode_image, fit_image
+from mpcvit.data.images import decode_image, fit_image, normalisation, normalise
 from mpcvit.data.inputs import Inputs, list_pictures, make_inputs
 from mpcvit.data.mixing import Mix, draw_mix, mix, partners, soft_targets
 from mpcvit.data.randaugment import rand_augment

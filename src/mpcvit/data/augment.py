@@ -1,4 +1,4 @@
-"""Augmentations of one image: crop, flip, erase, normalise.
+"""Augmentations of one image: crop, flip, erase.
 
 Each is a function of its arguments and of the generator it is handed. Images are
 uint8 [height, width, channel] with one or three channels until `normalise`.
@@ -8,8 +8,6 @@ import math
 
 import numpy as np
 from PIL import Image
-
-from mpcvit.errors import UserError
 
 _ATTEMPTS = 10  # to find a box that fits, before giving up
 _ERASED_AREA = (0.02, 1 / 3)
@@ -47,34 +45,6 @@ def flip(image: np.ndarray, rng: np.random.Generator, *, probability: float) -> 
     [[[2], [1]]]
     """
     return image[:, ::-1] if rng.random() < probability else image
-
-
-def normalisation(
-    mean: tuple[float, ...], std: tuple[float, ...], channels: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Turn mean and deviation on [0, 1] into `normalise`'s factor and offset for uint8."""
-    if not len(mean) == len(std) == channels:
-        raise UserError(
-            f"data.mean has {len(mean)} and data.std {len(std)} entries, "
-            f"but the images have {channels} channels"
-        )
-    factor = 1 / (255 * np.array(std))
-    return factor.astype(np.float32), (-np.array(mean) / np.array(std)).astype(np.float32)
-
-
-def normalise(images: np.ndarray, factor: np.ndarray, offset: np.ndarray) -> np.ndarray:
-    """Bring uint8 pixels to float32 with zero mean and unit deviation.
-
-        (x / 255 - mean) / std  =  x * factor + offset
-
-    >>> normalise(np.array([[[[0], [255]]]], np.uint8), *normalisation((0.5,), (0.5,), 1)).tolist()
-    [[[[-1.0], [1.0]]]]
-    """
-    # rows instead of pixels, or NumPy's inner loops would be as short as the channels are few
-    rows = images.reshape(*images.shape[:-2], -1)
-    normalised = rows * np.tile(factor, images.shape[-2])
-    normalised += np.tile(offset, images.shape[-2])
-    return normalised.reshape(images.shape)
 
 
 def random_erasing(

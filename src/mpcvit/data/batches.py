@@ -13,12 +13,11 @@ import numpy as np
 from mpcvit.artifacts.config import AugmentConfig, DataConfig
 from mpcvit.data.augment import (
     flip,
-    normalisation,
-    normalise,
     random_erasing,
     random_resized_crop,
 )
 from mpcvit.data.dataset import Split
+from mpcvit.data.images import normalisation, normalise
 from mpcvit.data.mixing import Mix, draw_mix, mix, partners, soft_targets
 from mpcvit.data.randaugment import rand_augment
 from mpcvit.data.streams import Purpose, Streams

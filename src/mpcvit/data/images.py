@@ -90,6 +90,34 @@ def fit_image(image: np.ndarray, size: int, crop: float = 1.0) -> np.ndarray:
     return np.asarray(scaled).reshape(size, size, channels)
 
 
+def normalisation(
+    mean: tuple[float, ...], std: tuple[float, ...], channels: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Turn mean and deviation on [0, 1] into `normalise`'s factor and offset for uint8."""
+    if not len(mean) == len(std) == channels:
+        raise UserError(
+            f"data.mean has {len(mean)} and data.std {len(std)} entries, "
+            f"but the images have {channels} channels"
+        )
+    factor = 1 / (255 * np.array(std))
+    return factor.astype(np.float32), (-np.array(mean) / np.array(std)).astype(np.float32)
+
+
+def normalise(images: np.ndarray, factor: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """Bring uint8 pixels to float32 with zero mean and unit deviation.
+
+        (x / 255 - mean) / std  =  x * factor + offset
+
+    >>> normalise(np.array([[[[0], [255]]]], np.uint8), *normalisation((0.5,), (0.5,), 1)).tolist()
+    [[[[-1.0], [1.0]]]]
+    """
+    # rows instead of pixels, or NumPy's inner loops would be as short as the channels are few
+    rows = images.reshape(*images.shape[:-2], -1)
+    normalised = rows * np.tile(factor, images.shape[-2])
+    normalised += np.tile(offset, images.shape[-2])
+    return normalised.reshape(images.shape)
+
+
 def _refuse_lossy(image: Image.Image, where: str) -> None:
     # a camera's MPO holds a preview besides the picture, not an animation
     if getattr(image, "is_animated", False) and image.format != "MPO":

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpcvit.artifacts.config import DataConfig, ModelConfig
-from mpcvit.data.augment import normalisation, normalise
-from mpcvit.data.images import SUFFIXES, decode_image, fit_image
+from mpcvit.data.images import SUFFIXES, decode_image, fit_image, normalisation, normalise
 from mpcvit.errors import UserError
 
 Image = str | Path | np.ndarray

@@ -1,42 +1,23 @@
 """Calibration: the ranges of values that the exact network gives on real images."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.lowering.fold import Weights
 from mpcvit.lowering.network import forward
-from mpcvit.lowering.sites import Functions, Range, exact_functions
+from mpcvit.lowering.out_of_range import Tap
+from mpcvit.lowering.sites import Functions, Plan, Range, exact_functions
 
 _BATCH = 64  # of whatever runs over images, so that they share compiled operations
-_LOW_SHARE = 1e-4  # of the rows whose denominators may lie below a reciprocal's interval
+_GREYS = (0, 64, 128, 192, 255)
+_SQUARES = (1, 2, 4, 8)
+_RANDOM = 4  # of each kind
 
-
-@dataclass
-class Tap:
-    """An exact function that remembers what it was given."""
-
-    function: Callable[[Array], Array]
-    seen: list[np.ndarray] = field(default_factory=list)
-
-    def __call__(self, x: Array) -> Array:
-        values = np.asarray(x).ravel()
-        self.seen.append(np.quantile(values, [0.0, 1.0, _LOW_SHARE]))
-        return self.function(x)
-
-    def range(self) -> Range:
-        """Return the range of everything that the function was given."""
-        seen = np.stack(self.seen)
-        return Range(
-            low=float(seen[:, 0].min()),
-            high=float(seen[:, 1].max()),
-            low_share=float(np.median(seen[:, 2])),
-        )
+Progress = Callable[[str, int, int], None]
 
 
 def calibrate(
@@ -44,7 +25,7 @@ def calibrate(
     architecture: Architecture,
     weights: Weights,
     images: np.ndarray,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda what, done, total: None,
 ) -> tuple[dict[str, Range], np.ndarray]:
     """Run the exact network over normalised images; return ranges by label, and its logits."""
     exact = exact_functions(config, architecture)
@@ -59,7 +40,7 @@ def compute_logits(
     functions: Functions,
     weights: Weights,
     images: np.ndarray,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Progress = lambda what, done, total: None,
 ) -> np.ndarray:
     """Return the logits of images, operation by operation.
 
@@ -70,5 +51,49 @@ def compute_logits(
     for start in range(0, len(images), _BATCH):
         batch = jnp.asarray(images[start : start + _BATCH])
         logits.append(np.asarray(forward(config, architecture, functions, weights, batch)))
-        progress(start + len(batch))
+        progress("calibrating", start + len(batch), len(images))
     return np.concatenate(logits)
+
+
+def measure_error(
+    config: ModelConfig,
+    architecture: Architecture,
+    weights: Weights,
+    images: np.ndarray,
+    exact: np.ndarray,
+    plan: Plan,
+) -> float:
+    """Return how far a plan's logits are from the exact network's."""
+    return relative_error(compute_logits(config, architecture, plan, weights, images), exact)
+
+
+def relative_error(computed: np.ndarray, exact: np.ndarray) -> float:
+    """Return the root mean square of a difference, in parts of the exact values' deviation.
+
+    >>> relative_error(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
+    1.0
+    """
+    error = np.sqrt(np.mean((np.asarray(computed, np.float64) - exact) ** 2))
+    return float(error / np.std(exact))
+
+
+def odd_pictures(size: int, channels: int) -> dict[str, np.ndarray]:
+    """Return pictures that no training set holds, and that somebody will send, by name.
+
+    They are flat, checkerboard, noise and saturated, as uint8 arrays.
+    """
+    shape = (size, size, channels)
+    found = {f"flat {grey}": np.full(shape, grey, np.uint8) for grey in _GREYS}
+    for channel in range(channels if channels > 1 else 0):
+        picture = np.zeros(shape, np.uint8)
+        picture[..., channel] = 255
+        found[f"saturated channel {channel}"] = picture
+    rows, columns = np.indices((size, size))
+    for side in _SQUARES:
+        squares = ((rows // side + columns // side) % 2 * 255).astype(np.uint8)
+        found[f"checkerboard {side}"] = np.repeat(squares[..., None], channels, axis=2)
+    rng = np.random.default_rng(0)
+    for index in range(_RANDOM):
+        found[f"noise {index}"] = rng.integers(0, 256, shape, np.uint8)
+        found[f"saturated noise {index}"] = (rng.integers(0, 2, shape) * 255).astype(np.uint8)
+    return found

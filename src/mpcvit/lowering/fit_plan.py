@@ -65,7 +65,7 @@ def search_plan(
     budget: float,
     fit: Callable[[Tolerances], Plan],
     measure: Callable[[Plan], float],
-    progress: Callable[[int], None] = lambda tried: None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> FittedPlan:
     """Return the cheapest plan whose error, measured on the whole network, keeps the budget.
 
@@ -78,7 +78,7 @@ def search_plan(
         nonlocal tried
         plan = fit(tolerances)
         tried += 1
-        progress(tried)
+        progress("choosing approximations", tried, tried + 1)
         return FittedPlan(plan=plan, tolerances=tolerances, error=measure(plan))
 
     best = attempt(LOOSEST)

@@ -15,15 +15,16 @@ from scipy.special import erf, expit
 from mpcvit.artifacts.config import Activation
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximations import (
+    DEPTHS,
+    REACH,
     Approximation,
     ExponentialPolynomial,
     GeluPolynomial,
     InverseRoot,
+    ProductChain,
     Reciprocal,
     SteepFunction,
 )
-from mpcvit.lowering.approximations.inverse_root import DEPTHS
-from mpcvit.lowering.approximations.polynomials import REACH, ProductChain
 from mpcvit.lowering.sites import Target
 
 _STARTS, _REWEIGHTINGS = 6, 3

@@ -1,8 +1,9 @@
 """From a trained checkpoint to a program: fold, calibrate, fit, and judge."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,15 @@ from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET
 from mpcvit.lowering.approximations import GeluPolynomial
-from mpcvit.lowering.calibrate import calibrate, compute_logits
+from mpcvit.lowering.calibrate import Progress, calibrate, measure_error, odd_pictures
 from mpcvit.lowering.engine import choose_engine, require_safe
-from mpcvit.lowering.fit_plan import Tolerances, fit_plan, search_plan
+from mpcvit.lowering.fit_plan import fit_plan, search_plan
 from mpcvit.lowering.fold import Weights, fold
 from mpcvit.lowering.jaxpr_walk import record_values
-from mpcvit.lowering.odd_pictures import odd_pictures
 from mpcvit.lowering.out_of_range import Trust
 from mpcvit.lowering.program import Calibration, PublicProgram, SecureProgram, shapes_of
 from mpcvit.lowering.sites import Plan, site_label
 from mpcvit.model.checkpoint import Checkpoint
-
-Progress = Callable[[str, int, int], None]
 
 _JUDGED = 256  # images that a choice of approximations is judged by
 _WATCHED = 8  # images whose every product is looked at
@@ -65,28 +63,15 @@ def lower(
     odd = make_inputs(list(pictures.values()), config, checkpoint.data).images
     weights = fold(config, architecture, checkpoint.parameters)
     progress("calibrating", 0, len(inputs))
-    ranges, exact = calibrate(
-        config,
-        architecture,
-        weights,
-        np.asarray(inputs),
-        lambda done: progress("calibrating", done, len(inputs)),
-    )
+    ranges, exact = calibrate(config, architecture, weights, np.asarray(inputs), progress)
     odd_ranges, odd_exact = calibrate(config, architecture, weights, odd)
     judged, widest = min(len(inputs), _JUDGED), _widest_activations(config, weights)
 
-    def fit(tolerances: Tolerances) -> Plan:
-        return fit_plan(config, architecture, ranges, tolerances, odd=odd_ranges, widest=widest)
-
-    def measure(plan: Plan) -> float:
-        logits = compute_logits(config, architecture, plan, weights, inputs[:judged])
-        return relative_error(logits, exact[:judged])
-
     fitted = search_plan(
         error_budget,
-        fit,
-        measure,
-        lambda tried: progress("choosing approximations", tried, tried + 1),
+        partial(fit_plan, config, architecture, ranges, odd=odd_ranges, widest=widest),
+        partial(measure_error, config, architecture, weights, inputs[:judged], exact[:judged]),
+        progress,
     )
     trust = Trust(
         bound=_largest_logit(config, weights["head"], [exact, odd_exact]),
@@ -202,16 +187,6 @@ def _verdicts(program: SecureProgram, images: np.ndarray, exact: np.ndarray) -> 
         else:
             words.append("as the network" if same[index] else "wrong")
     return words
-
-
-def relative_error(computed: np.ndarray, exact: np.ndarray) -> float:
-    """Return the root mean square of a difference, in parts of the exact values' deviation.
-
-    >>> relative_error(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
-    1.0
-    """
-    error = np.sqrt(np.mean((np.asarray(computed, np.float64) - exact) ** 2))
-    return float(error / np.std(exact))
 
 
 def products_of(program: SecureProgram, images: np.ndarray) -> dict[str, float]:

@@ -1,16 +1,19 @@
-"""What leaves the intervals of approximations: how often, and whether an answer may be trusted."""
+"""What watches functions: the ranges that they meet, and what leaves their intervals."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximations import Watched
-from mpcvit.lowering.sites import Function, Functions
+from mpcvit.lowering.sites import Function, Functions, Range
 
+_LOW_SHARE = 1e-4  # of the rows whose denominators may lie below a reciprocal's interval
 _LENGTHS = ("query_length", "product_length")  # short rows are scaled like the shortest known
 
 
@@ -36,6 +39,28 @@ class Trust:
     def can_leave(self, label: str, function: Function) -> bool:
         """Return whether values at a label can leave an interval before another label's do."""
         return hasattr(function, "domain") and label not in self.assured
+
+
+@dataclass
+class Tap:
+    """An exact function that remembers what it was given."""
+
+    function: Callable[[Array], Array]
+    seen: list[np.ndarray] = field(default_factory=list)
+
+    def __call__(self, x: Array) -> Array:
+        values = np.asarray(x).ravel()
+        self.seen.append(np.quantile(values, [0.0, 1.0, _LOW_SHARE]))
+        return self.function(x)
+
+    def range(self) -> Range:
+        """Return the range of everything that the function was given."""
+        seen = np.stack(self.seen)
+        return Range(
+            low=float(seen[:, 0].min()),
+            high=float(seen[:, 1].max()),
+            low_share=float(np.median(seen[:, 2])),
+        )
 
 
 def count_out_of_range(functions: Functions) -> tuple[dict[str, Function], dict[str, Any]]:

@@ -15,6 +15,7 @@ from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.lowering import ERROR_BUDGET
+from mpcvit.lowering.calibrate import relative_error
 from mpcvit.lowering.engine import (
     LEAST_SAFE_BITS,
     choose_engine,
@@ -24,7 +25,7 @@ from mpcvit.lowering.engine import (
 )
 from mpcvit.lowering.fit_plan import search_plan
 from mpcvit.lowering.fitting import fit_inverse_root
-from mpcvit.lowering.lower import lower, products_of, relative_error
+from mpcvit.lowering.lower import lower, products_of
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.lowering.sites import HEAD_NORM, count_exchanges
 from mpcvit.secure.run import default_profile_for
