@@ -5,7 +5,7 @@ computes the formula in JAX, and that formula is what SPU runs.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -289,32 +289,8 @@ class InverseRoot(OnInterval):
         return invert_roots([self], [x])[0]
 
 
-@dataclass(frozen=True)
-class Watched:
-    """An approximation whose every array is passed to `note` first."""
-
-    approximation: Any
-    note: Callable[[Array], None]
-
-    def __call__(self, x: Array) -> Array:
-        self.note(x)
-        return self.approximation(x)
-
-
-def invert_roots(
-    functions: Sequence[Callable[[Array], Array]], arrays: Sequence[Array]
-) -> list[Array]:
+def invert_roots(roots: Sequence[InverseRoot], arrays: Sequence[Array]) -> list[Array]:
     """Return several inverse roots, each of its own array, in the exchanges of the longest."""
-    for function, x in zip(functions, arrays, strict=True):
-        if isinstance(function, Watched):
-            function.note(x)
-    functions = [
-        function.approximation if isinstance(function, Watched) else function
-        for function in functions
-    ]
-    roots = [function for function in functions if isinstance(function, InverseRoot)]
-    if len(roots) < len(functions):  # exact ones, whose exchanges nobody counts
-        return [function(x) for function, x in zip(functions, arrays, strict=True)]
     z = jnp.concatenate([root.unit(x.ravel()) for root, x in zip(roots, arrays, strict=True)])
     size = max(len(root.coefficients) for root in roots)
     terms = z[None]

@@ -14,8 +14,9 @@ from mpcvit.artifacts.config import ModelConfig
 from mpcvit.attention.kind_math import Context, KindMath, math_of
 from mpcvit.attention.phases import Phases, multiply, run_phases
 from mpcvit.kinds.table import Kind
-from mpcvit.lowering.approximations import invert_roots, rectified_cube
+from mpcvit.lowering.approximations import rectified_cube
 from mpcvit.lowering.heads import Part, folded_scale, split_heads
+from mpcvit.lowering.out_of_range import invert_watched
 from mpcvit.lowering.sites import LayerFunctions
 from mpcvit.model.gather import gather, merge
 
@@ -91,7 +92,7 @@ class AttentionLayer:
 
     def _run(self, phases: dict[Kind, Phases]) -> dict[Kind, Any]:
         exact = {"cube": rectified_cube}  # a comparison, where no approximation is close enough
-        return run_phases(phases, {**exact, **self.functions}, invert_roots)
+        return run_phases(phases, {**exact, **self.functions}, invert_watched)
 
     def _queries(self, part: Part, q: Array) -> Array:
         """Return all queries of a part's head, at the scale of its kind."""

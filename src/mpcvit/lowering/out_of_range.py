@@ -1,7 +1,7 @@
 """What watches functions: the ranges that they meet, and what leaves their intervals."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from mpcvit.errors import UserError
-from mpcvit.lowering.approximations import Watched
+from mpcvit.lowering.approximations import InverseRoot, invert_roots
 from mpcvit.lowering.sites import Function, Functions, Range
 
 _LOW_SHARE = 1e-4  # of the rows whose denominators may lie below a reciprocal's interval
@@ -39,6 +39,31 @@ class Trust:
     def can_leave(self, label: str, function: Function) -> bool:
         """Return whether values at a label can leave an interval before another label's do."""
         return hasattr(function, "domain") and label not in self.assured
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An approximation whose every array is passed to `note` first."""
+
+    approximation: Any
+    note: Callable[[Array], None]
+
+    def __call__(self, x: Array) -> Array:
+        self.note(x)
+        return self.approximation(x)
+
+
+def invert_watched(functions: Sequence[Function], arrays: Sequence[Array]) -> list[Array]:
+    """Return inverse roots of several arrays together, after each array was noted."""
+    bare = []
+    for function, x in zip(functions, arrays, strict=True):
+        if isinstance(function, Watched):
+            function.note(x)
+        bare.append(function.approximation if isinstance(function, Watched) else function)
+    roots = [function for function in bare if isinstance(function, InverseRoot)]
+    if len(roots) < len(bare):  # exact ones, whose exchanges nobody counts
+        return [function(x) for function, x in zip(bare, arrays, strict=True)]
+    return invert_roots(roots, arrays)
 
 
 @dataclass

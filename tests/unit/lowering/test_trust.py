@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-import mpcvit
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
@@ -84,7 +83,6 @@ def test_trust_survives_the_way_to_a_peer():
     stages = stage_network(ModelCard.of(program), load_profile("semi2k")).stages
     assert [stage.gives_slack for stage in stages] == [False, True, True, False]
     assert stages[-1].takes_slack
-    assert mpcvit.lower is lower
 
 
 def test_an_assured_activation_cannot_leave_before_its_norm_does(shipped):
