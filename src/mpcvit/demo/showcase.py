@@ -6,17 +6,14 @@ run folder for each network, with its program in it, and the images as PNGs.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mpcvit.artifacts.provenance import MODEL_FILE, Environment
+from mpcvit.codec import load, register, save
 from mpcvit.errors import UserError
-from mpcvit.storage import read_json, write_text
 
-FORMAT = "mpcvit-showcase/1"
 DESCRIPTION = "showcase.json"
 PROGRAM_FOLDER = "program"
 SHIPPED = Path(__file__).parent / "shipped"
@@ -45,6 +42,7 @@ class Sample:
     truth: str
 
 
+@register("mpcvit-showcase/1", "showcase")
 @dataclass(frozen=True, kw_only=True)
 class Showcase:
     """What is shown, and under which profile its programs were lowered."""
@@ -59,26 +57,15 @@ class Showcase:
 
     def seal(self, folder: Path) -> None:
         """Describe a folder whose other files are in their places."""
-        sealed = replace(self, digests=dict(_digests(folder)))
-        document = {"format": FORMAT, **asdict(sealed)}
-        write_text(folder / DESCRIPTION, json.dumps(document, indent=1) + "\n")
+        save(folder / DESCRIPTION, replace(self, digests=dict(_digests(folder))))
 
     @classmethod
     def load(cls, folder: Path) -> "Showcase":
         """Read a showcase, and refuse one with a file that is not as it was."""
-        place = folder / DESCRIPTION
         try:
-            document = read_json(place.read_text(encoding="utf-8"), str(place))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"{folder} holds no showcase; tools/make_showcase.py makes one"
-            ) from error
-        if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
-            raise UserError(f"{place} is no showcase of this version ({FORMAT!r})")
-        try:
-            showcase = cls(**{**document, **_decode(document)})
-        except (TypeError, KeyError) as error:
-            raise UserError(f"{place} cannot be understood: {error}") from error
+            showcase = load(cls, folder / DESCRIPTION)
+        except UserError as error:
+            raise UserError(f"{error}; tools/make_showcase.py makes a showcase") from error
         if showcase.digests != dict(_digests(folder)):
             raise UserError(f"{folder} is damaged: its files are not those of {DESCRIPTION}")
         return showcase
@@ -87,14 +74,6 @@ class Showcase:
 def model_in(folder: Path, network: str, form: str) -> Path:
     """Return the path of a network as it was trained, or as it was lowered."""
     return folder / network / (MODEL_FILE if form == "plain" else PROGRAM_FOLDER)
-
-
-def _decode(document: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "networks": tuple(ShownNetwork(**one) for one in document["networks"]),
-        "samples": tuple(Sample(**one) for one in document["samples"]),
-        "environment": Environment(**document["environment"]),
-    }
 
 
 def _digests(folder: Path) -> Iterator[tuple[str, str]]:
