@@ -22,8 +22,9 @@ from mpcvit.bench.lowered import (
     read_reference,
 )
 from mpcvit.kinds import table
+from mpcvit.lowering.calibrate import relative_error
 from mpcvit.lowering.jaxpr_walk import in_fixed_point
-from mpcvit.lowering.lower import lower, relative_error
+from mpcvit.lowering.lower import lower
 from mpcvit.lowering.sites import HEAD_NORM, site_label
 from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.components import Component

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import mpcvit
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import Pooling, load_config
 from mpcvit.attention.kind_math import KindMath
@@ -17,7 +16,8 @@ from mpcvit.classifier import Classifier
 from mpcvit.cost.estimate import estimate
 from mpcvit.data.batches import Batch
 from mpcvit.kinds import costs, table
-from mpcvit.lowering.lower import relative_error
+from mpcvit.lowering.calibrate import relative_error
+from mpcvit.lowering.lower import lower
 from mpcvit.model.vit import ViT
 from mpcvit.train.devices import Devices
 from mpcvit.train.step import initial_state, make_step
@@ -64,7 +64,7 @@ def assert_lowers(kind):
     architecture = Architecture.uniform(kind, depth=1, heads=3, mlp=MlpForm.FUSED)
     checkpoint = small_checkpoint(config, architecture)
     calibration = list(random_pixels(config, 32))
-    program = mpcvit.lower(checkpoint, calibration, "semi2k", error_budget=0.05, guard=False)
+    program = lower(checkpoint, calibration, "semi2k", error_budget=0.05, guard=False)
     plain = Classifier(checkpoint)
     images = plain.preprocess(list(random_pixels(config, 8, seed=5)))
     assert relative_error(program(images), plain(images)) <= 0.1
