@@ -227,16 +227,18 @@ def _convert(hint: Any, value: Any, path: str, origin: str) -> Any:
     if hint is Any:
         return value
     subject = f"{origin}: '{path}'" if path else origin
-    if isinstance(hint, type) and issubclass(hint, SelfEncoded):
+    outer = typing.get_origin(hint)
+    # in Python 3.10 `list[int]` calls itself a type
+    is_class = outer is None and isinstance(hint, type)
+    if is_class and issubclass(hint, SelfEncoded):
         return hint.decoded(value, subject)
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type, hint), value, path, origin)
-    if isinstance(hint, type) and issubclass(hint, Enum):
+    if is_class and issubclass(hint, Enum):
         names = [member.value for member in hint]
         if value not in names:
             raise UserError(f"{subject} cannot be {value!r}; {nearest(str(value), names)}")
         return hint(value)
-    outer = typing.get_origin(hint)
     if outer in (typing.Union, types.UnionType):
         return _convert_union(typing.get_args(hint), value, path, origin)
     if outer in (tuple, list, Sequence):
