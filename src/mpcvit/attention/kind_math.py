@@ -43,9 +43,9 @@ class Context:
         return array if self.heads is None else array[np.array(self.heads)]
 
 
-def usual_scale(config: ModelConfig) -> float:
-    """Return 1 / sqrt(head_dim), by which scores are multiplied."""
-    return 1 / math.sqrt(config.head_dim)
+def usual_scale(config: ModelConfig, tokens: int = 0) -> float:
+    """Return 1 / sqrt(head_dim) of queries and keys, by which scores are multiplied."""
+    return 1 / math.sqrt(config.qk_dim)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +65,9 @@ class KindMath:
                      None in its place if it forms no scores
     lowered_linear:  the phases that change queries and the blocks k' v before their product
     lowered_keys_and_values: as `keys_and_values`, for arrays [batch, token, width]
-    score_scale:     what q k' is multiplied by. A head of one kind has it in its weights.
-    fold:            its learnt parameters as the lowered network reads them
+    score_scale:     what q k' is multiplied by in a layer of so many tokens. A head of one
+                     kind has it in its weights.
+    fold:            its learnt parameters as the lowered network reads them, by tokens too
     gain:            what outputs of a head are multiplied by. Only for a kind that does
                      not see the scale of v: another kind's rows in that head do.
     """
@@ -78,8 +79,8 @@ class KindMath:
     lowered: Callable[[Array, Context], Phases] | None = None
     lowered_linear: Callable[[Array, Array, Context], Phases] | None = None
     lowered_keys_and_values: Callable[[Array, Array, Context], tuple[Array, Array]] | None = None
-    score_scale: Callable[[ModelConfig], float] = usual_scale
-    fold: Callable[[ModelConfig, Any], dict[str, Any]] | None = None
+    score_scale: Callable[[ModelConfig, int], float] = usual_scale
+    fold: Callable[[ModelConfig, Any, int], dict[str, Any]] | None = None
     gain: Callable[[Any, int], float] | None = None
 
 

@@ -32,7 +32,7 @@ def learn(module: nn.Module, config: ModelConfig, dtype: Any, tokens: int) -> di
     return {name: module.param(name, init, shape).astype(dtype) for name in _NAMES}
 
 
-def fold(config: ModelConfig, attention: Any) -> dict[str, Any]:
+def fold(config: ModelConfig, attention: Any, tokens: int) -> dict[str, Any]:
     """Return both projections in one array."""
     return {"projection": np.concatenate([attention[name] for name in _NAMES])}
 

@@ -61,5 +61,5 @@ MATH = KindMath(
         scores, *_constants(context.config), context.config.attention_eps
     ),
     lowered=lowered,
-    score_scale=lambda config: usual_scale(config) / _unit(_constants(config)[1]),
+    score_scale=lambda config, tokens: usual_scale(config) / _unit(_constants(config)[1]),
 )

@@ -26,5 +26,5 @@ def relu_by_keys_weights(scores: Scores) -> Weights:
 MATH = KindMath(
     weights=lambda scores, context: relu_by_keys_weights(scores),
     lowered=relu.lowered,
-    score_scale=lambda config: usual_scale(config) / config.tokens,
+    score_scale=lambda config, tokens: usual_scale(config) / tokens,
 )

@@ -63,5 +63,5 @@ MATH = KindMath(
     linear=lambda q, k, v, context: scaling_attention(q, k, v),
     lowered=lowered,
     lowered_linear=lowered_linear,
-    score_scale=lambda config: usual_scale(config) / config.tokens,
+    score_scale=lambda config, tokens: usual_scale(config) / tokens,
 )

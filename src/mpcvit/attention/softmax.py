@@ -49,5 +49,5 @@ def _mean(x: Array) -> Array:
 MATH = KindMath(
     weights=lambda scores, context: softmax_weights(scores),
     lowered=lowered,
-    score_scale=lambda config: usual_scale(config) / 2,
+    score_scale=lambda config, tokens: usual_scale(config) / 2,
 )

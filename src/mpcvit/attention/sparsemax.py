@@ -35,5 +35,5 @@ def lowered(scores: Array, context: Context) -> Phases:
 MATH = KindMath(
     weights=lambda scores, context: sparsemax_weights(scores),
     lowered=lowered,
-    score_scale=lambda config: usual_scale(config) / 2,
+    score_scale=lambda config, tokens: usual_scale(config) / 2,
 )

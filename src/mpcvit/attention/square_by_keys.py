@@ -28,5 +28,5 @@ def square_by_keys_weights(scores: Scores) -> Weights:
 MATH = KindMath(
     weights=lambda scores, context: square_by_keys_weights(scores),
     lowered=square.lowered,
-    score_scale=lambda config: usual_scale(config) / math.sqrt(config.tokens),
+    score_scale=lambda config, tokens: usual_scale(config) / math.sqrt(tokens),
 )

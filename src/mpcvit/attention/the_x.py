@@ -66,15 +66,15 @@ def learn(module: nn.Module, config: ModelConfig, dtype: Any, tokens: int) -> di
     return {"inverse": Inverse(config, tokens, dtype=dtype, name="inverse", parent=module)}
 
 
-def fold(config: ModelConfig, attention: Any) -> dict[str, Any]:
+def fold(config: ModelConfig, attention: Any, tokens: int) -> dict[str, Any]:
     """Return the network's weights with its divisions by n in them."""
     inverse = attention["inverse"]
     first, output = inverse["hidden_0"], inverse["output"]
     return {
         "inverse": {
-            "hidden_0": {"kernel": first["kernel"] / config.tokens, "bias": first["bias"]},
+            "hidden_0": {"kernel": first["kernel"] / tokens, "bias": first["bias"]},
             "hidden_1": inverse["hidden_1"],
-            "output": {name: value / config.tokens for name, value in output.items()},
+            "output": {name: value / tokens for name, value in output.items()},
         }
     }
 

@@ -69,6 +69,6 @@ MATH = KindMath(
     linear=linear,
     learn=learn,
     lowered_linear=lowered_linear,
-    score_scale=lambda config: 1.0,
+    score_scale=lambda config, tokens: 1.0,
     gain=lambda attention, head: attention["gamma"][head] ** 2,
 )

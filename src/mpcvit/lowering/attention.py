@@ -42,6 +42,7 @@ class AttentionLayer:
 
     config: ModelConfig
     heads: Sequence[HeadChoice]
+    tokens: int
     functions: LayerFunctions
     learned: Mapping[str, Any]
 
@@ -97,8 +98,8 @@ class AttentionLayer:
     def _queries(self, part: Part, q: Array) -> Array:
         """Return all queries of a part's head, at the scale of its kind."""
         own = _columns(q, [part.head], self._size(q))
-        wanted = _math(part).score_scale(self.config)
-        folded = folded_scale(self.config, self.heads[part.head])
+        wanted = _math(part).score_scale(self.config, self.tokens)
+        folded = folded_scale(self.config, self.heads[part.head], self.tokens)
         return own if wanted == folded else own * (wanted / folded)
 
     def _attend_linearly(

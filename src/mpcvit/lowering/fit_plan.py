@@ -9,7 +9,15 @@ from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.errors import UserError
 from mpcvit.lowering.fitting import fit
-from mpcvit.lowering.sites import SITES, Observed, Plan, Range, count_exchanges, needed_sites
+from mpcvit.lowering.sites import (
+    SITES,
+    Observed,
+    Plan,
+    Range,
+    config_at,
+    count_exchanges,
+    needed_sites,
+)
 
 _TIGHTEST = 1e-5
 
@@ -52,9 +60,10 @@ def fit_plan(
             widest=widest.get(label),
             beside=[name.removeprefix(layer) for name in ranges if name.startswith(layer)],
         )
+        own = config_at(config, architecture, label)
         tolerance = site.tolerance if site.group is None else tolerances[site.group]
         try:
-            plan[label] = fit(site.target(config, observed, site.margin), tolerance)
+            plan[label] = fit(site.target(own, observed, site.margin), tolerance)
         except UserError:
             if not site.optional or tolerance < site.tolerance:
                 raise

@@ -1,38 +1,64 @@
 """Exact rewrites of weights: everything that is linear and known goes into its neighbour.
 
 Gains and biases of norms, 1 / sqrt(head_dim) and 1 / n move into the linears that
-read them. What only norms read is centred where it is written, by
+read them. If all norms are layer norms, tokens are centred where they are written, by
 `C = I - 11'/width` on the writers' columns: then a norm finds the mean to be zero
-and needs none. All of it in float64.
+and needs none. Where norms are constants, the residual is kept in units of its own,
+so that their gains need no product. All of it in float64.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
-from mpcvit.artifacts.config import BlockForm, ModelConfig, NormForm, Pooling
-from mpcvit.artifacts.resolve import require_plain
+from mpcvit.artifacts.config import BlockForm, ModelConfig, Pooling
+from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
+from mpcvit.artifacts.resolve import forms_of, head_norm_of
 from mpcvit.attention.kind_math import math_of
+from mpcvit.errors import UserError
 from mpcvit.lowering.heads import folded_scale, kinds_of
 from mpcvit.model.checkpoint import Parameters
 
 Weights = dict[str, Any]
 _LEAST_GAIN = 1e-4  # of a kind, in a head that has rows of other kinds too
+_LEAST_UNIT = 1e-3  # of the median over channels
+_LARGEST_SQUARE = 64.0  # what completing a square may add and take away again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """The units of the residual around a block: tokens are `unit` times what is kept of them.
+
+    `before` holds up to the second norm, and `after` from there on. They are `tied` if
+    the gain of that norm leads from one to the other, so that nothing is multiplied.
+    """
+
+    before: np.ndarray
+    after: np.ndarray
+    tied: bool
 
 
 def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters) -> Weights:
     """Return the weights of a lowered network, by stage."""
-    require_plain(config, architecture, "lowering")
-    exact, centring = _float64(parameters), _centring(config)
-    weights: Weights = {"embed": _embed(config, exact["embed"], centring)}
-    for index, layer in enumerate(architecture.layers):
+    if config.clip:
+        raise UserError(
+            f"lowering takes no clipped norm, but model.clip is {config.clip:g}; "
+            "bound the network by a layer norm (model.layer_norms) instead"
+        )
+    exact, centring = _fixed_norms(config, _float64(parameters)), _centring(config, architecture)
+    units, forms = _residual_units(config, architecture, exact), forms_of(config, architecture)
+    weights: Weights = {"embed": _embed(config, exact["embed"], centring / units[0].before)}
+    for index, (layer, form, unit) in enumerate(
+        zip(architecture.layers, forms, units, strict=True)
+    ):
         own = exact[f"blocks_{index}"]
         weights[f"blocks_{index}"] = {
-            **_attention(config, layer, own, centring),
-            "mlp": _mlp(config, layer, own, centring),
+            **_attention(config, layer, form, own, unit.before, centring),
+            "mlp": _mlp(config, layer, form, own, unit, centring),
         }
-    weights["head"] = _after_norm(exact["norm"], exact["head"]["kernel"], exact["head"]["bias"])
+    weights["head"] = _after_norm(exact["norm"], exact["head"], units[-1].after)
     return _float32(weights)
 
 
@@ -57,34 +83,100 @@ def lowered_form(form: MlpForm) -> MlpForm:
             return form
 
 
-def is_centred(config: ModelConfig) -> bool:
-    """Whether tokens are written with a mean of zero; linear norms keep the mean."""
-    return config.norm is not NormForm.LINEAR
+def is_centred(config: ModelConfig, architecture: Architecture) -> bool:
+    """Return whether tokens are written with a mean of zero: only layer norms read them."""
+    norms = {head_norm_of(config, architecture)}
+    for form in forms_of(config, architecture):
+        norms |= {form.norm1, form.norm2}
+    return norms == {NormForm.LAYER}
 
 
-def _centring(config: ModelConfig) -> np.ndarray:
+def _centring(config: ModelConfig, architecture: Architecture) -> np.ndarray:
     """C, or nothing where norms see to the mean."""
     identity = np.eye(config.width)
-    return identity - 1 / config.width if is_centred(config) else identity
+    return identity - 1 / config.width if is_centred(config, architecture) else identity
 
 
-def _embed(config: ModelConfig, own: Any, centring: np.ndarray) -> Weights:
+def _fixed_norms(config: ModelConfig, exact: Any) -> Any:
+    """Return the tree with batch norms as a scale and a bias."""
+    if not isinstance(exact, dict):
+        return exact
+    if "variance" not in exact:
+        return {name: _fixed_norms(config, branch) for name, branch in exact.items()}
+    gain = exact["scale"] / np.sqrt(exact["variance"] + config.norm_eps)
+    return {"scale": gain, "bias": exact["bias"] - exact["mean"] * gain}
+
+
+def _residual_units(config: ModelConfig, architecture: Architecture, exact: Any) -> list[Units]:
+    """Choose units of the residual so that few gains are multiplied with.
+
+    In the lite form, the second norm's output is the residual: its gain is a change of
+    units. A layer norm reads true units, and so does what follows a ReLU. Of the units
+    in between, those before a true one are fixed by it, and the last by those before.
+    A gain near zero is multiplied with, because nothing can be divided by it.
+    """
+    depth, ones = config.depth, np.ones(config.width)
+    if config.block is not BlockForm.LITE:
+        return [Units(before=ones, after=ones, tied=False)] * depth
+    gains = [exact[f"blocks_{index}"]["norm2"]["scale"] for index in range(depth)]
+    units: list[np.ndarray | None] = [None] * (depth + 1)
+    for index, form in enumerate(forms_of(config, architecture)):
+        if NormForm.LAYER in (form.norm1, form.norm2):
+            units[index] = ones
+        if MlpForm.FUSED_RELU in mlp_forms(architecture.layers[index]):
+            units[index + 1] = ones
+    if head_norm_of(config, architecture) is NormForm.LAYER:
+        units[depth] = ones
+    tied = [False] * depth
+    for index in reversed(range(depth)):
+        later = units[index + 1]
+        if units[index] is None and later is not None and _divides(gains[index]):
+            earlier = later / gains[index]
+            if _divides(earlier):
+                units[index], tied[index] = earlier, True
+    first = ones if units[0] is None else units[0]
+    chosen = [first]
+    for index in range(depth):
+        later = units[index + 1]
+        if later is None and _divides(passed := chosen[index] * gains[index]):
+            later, tied[index] = passed, True
+        chosen.append(ones if later is None else later)
+    return [
+        Units(before=chosen[index], after=chosen[index + 1], tied=tied[index])
+        for index in range(depth)
+    ]
+
+
+def _divides(gain: np.ndarray) -> bool:
+    """Return whether dividing by a gain keeps its channels of similar size."""
+    size = np.abs(gain)
+    return bool(size.min() > 0 and size.min() >= _LEAST_UNIT * np.median(size))
+
+
+def _embed(config: ModelConfig, own: Any, writing: np.ndarray) -> Weights:
     offset = own["position"].copy()
     first = 0
     if config.pooling is Pooling.CLASS:
         offset[0] += own["class_token"]
         first = 1
     offset[first:] += own["patch"]["bias"]
-    return {"kernel": own["patch"]["kernel"] @ centring, "offset": offset @ centring}
+    return {"kernel": own["patch"]["kernel"] @ writing, "offset": offset @ writing}
 
 
-def _after_norm(norm: Any, kernel: np.ndarray, bias: np.ndarray | float) -> Weights:
-    """Fold a norm's gain and bias into the linear that reads it."""
-    return {"kernel": norm["scale"][:, None] * kernel, "bias": norm["bias"] @ kernel + bias}
+def _after_norm(norm: Any, linear: Any, unit: np.ndarray) -> Weights:
+    """Fold a norm's gain and bias, and the units of what it reads, into the linear after it."""
+    kernel = linear["kernel"]
+    bias = norm["bias"] @ kernel + linear.get("bias", 0.0)
+    return {"kernel": (norm["scale"] * unit)[:, None] * kernel, "bias": bias}
 
 
 def _attention(
-    config: ModelConfig, layer: LayerArchitecture, own: Any, centring: np.ndarray
+    config: ModelConfig,
+    layer: LayerArchitecture,
+    form: LayerForm,
+    own: Any,
+    unit: np.ndarray,
+    centring: np.ndarray,
 ) -> dict[str, Weights]:
     """Move gains of kinds, and every constant factor of scores, into the weights around.
 
@@ -92,7 +184,7 @@ def _attention(
     kinds too, its values are divided by what its outputs are multiplied by.
     """
     head_dim, attention = config.head_dim, own["attention"]
-    scale = np.array([folded_scale(config, choice) for choice in layer.heads])
+    scale = np.array([folded_scale(config, choice, form.tokens) for choice in layer.heads])
     gain, share = np.ones(config.heads), np.ones(config.heads)
     for head, kinds in enumerate(map(kinds_of, layer.heads)):
         gains = [gain_of for kind in kinds if (gain_of := math_of(kind).gain) is not None]
@@ -102,62 +194,99 @@ def _attention(
             if len(kinds) > 1:
                 gain[head] = max(gain[head], _LEAST_GAIN)
                 share[head] = 1 / gain[head]
-    factors = np.repeat(np.concatenate([scale, np.ones(config.heads), share]), head_dim)
-    qkv, proj = attention["qkv"], attention["proj"]
-    folded = _after_norm(own["norm1"], qkv["kernel"], qkv.get("bias", 0.0))
+    scores = np.repeat(np.concatenate([scale, np.ones(config.heads)]), config.qk_dim)
+    factors, proj = np.concatenate([scores, np.repeat(share, head_dim)]), attention["proj"]
+    folded = _after_norm(own["norm1"], attention["qkv"], unit)
     weights = {
         "qkv": {name: value * factors for name, value in folded.items()},
         "proj": {
-            "kernel": np.repeat(gain, head_dim)[:, None] * proj["kernel"] @ centring,
-            "bias": proj["bias"] @ centring,
+            "kernel": np.repeat(gain, head_dim)[:, None] * proj["kernel"] @ centring / unit,
+            "bias": proj["bias"] @ centring / unit,
         },
     }
-    if learned := _learned(config, layer, attention):
+    if learned := _learned(config, layer, attention, form.tokens):
         weights["learned"] = learned
     return weights
 
 
-def _learned(config: ModelConfig, layer: LayerArchitecture, attention: Any) -> Weights:
+def _learned(config: ModelConfig, layer: LayerArchitecture, attention: Any, tokens: int) -> Weights:
     """Return the parameters that kinds learn, as their lowered forms read them."""
     learned: Weights = {}
     for kind in sorted(layer.kinds, key=str):
         if (own := math_of(kind).fold) is not None:
-            learned |= own(config, attention)
+            learned |= own(config, attention, tokens)
     return learned
 
 
 def _mlp(
-    config: ModelConfig, layer: LayerArchitecture, own: Any, centring: np.ndarray
+    config: ModelConfig,
+    layer: LayerArchitecture,
+    form: LayerForm,
+    own: Any,
+    units: Units,
+    centring: np.ndarray,
 ) -> dict[str, Weights]:
     """Of the lite form the norm's output is residual too: its gain is multiplied with.
 
-    A product of matrices could do that on its way, but would take longer.
+    A product of matrices could do that on its way, but would take longer. Where units
+    are tied, nothing is multiplied.
     """
     up, down, norm = own["mlp"]["up"], own["mlp"]["down"], own["norm2"]
     lite = config.block is BlockForm.LITE
-    gain, shift = np.diag(norm["scale"]), norm["bias"]
+    gain, shift = np.diag(norm["scale"] * units.before), norm["bias"]
     weights: dict[str, Weights] = {}
-    for form in mlp_forms(layer):
-        if form is MlpForm.ACTIVATED:
-            weights["up"] = _after_norm(norm, up["kernel"], up["bias"])
-            bias = down["bias"] + (shift if lite else 0.0)
-            weights["down"] = {"kernel": down["kernel"] @ centring, "bias": bias @ centring}
-            if lite:
-                weights["residual"] = {"gain": norm["scale"]}
+    for mlp_form in mlp_forms(layer):
+        if mlp_form is MlpForm.ACTIVATED:
+            squared, bias = up, down["bias"] + (shift if lite else 0.0)
+            written = {"kernel": down["kernel"], "bias": bias}
+            written = {name: value @ centring / units.after for name, value in written.items()}
+            if form.activation is Activation.QUADRATIC:
+                squared, written = _complete_squares(up, written, own["mlp"]["quadratic"])
+            weights["up"] = _after_norm(norm, squared, units.before)
+            weights["down"] = written
+            if lite and not units.tied:
+                weights["residual"] = {"gain": norm["scale"] * units.before / units.after}
             continue
-        kernel = up["kernel"] @ down["kernel"]
-        fused = _after_norm(norm, kernel, up["bias"] @ down["kernel"] + down["bias"])
-        if form is MlpForm.FUSED:
+        both = {
+            "kernel": up["kernel"] @ down["kernel"],
+            "bias": up["bias"] @ down["kernel"] + down["bias"],
+        }
+        fused = _after_norm(norm, both, units.before)
+        if mlp_form is MlpForm.FUSED:
             if lite:
                 fused = {"kernel": fused["kernel"] + gain, "bias": fused["bias"] + shift}
-            fused = {name: value @ centring for name, value in fused.items()}
+            fused = {name: value @ centring / units.after for name, value in fused.items()}
         elif lite:
             fused = {
                 "kernel": np.concatenate([fused["kernel"], gain @ centring], axis=1),
                 "bias": np.concatenate([fused["bias"], shift @ centring]),
             }
-        weights[form.value] = fused
+        weights[mlp_form.value] = fused
     return weights
+
+
+def _complete_squares(up: Any, down: Any, quadratic: Any) -> tuple[Weights, Weights]:
+    """Return linears between which the learnt parabola is a plain square.
+
+        a x^2 + b x + c = sign(a) (sqrt|a| (x + b / 2a))^2 + c - b^2 / 4a
+
+    If b^2 / 4a is large, it would be added only to be taken away. Then b x takes its own
+    way: `up` has further columns, and what they give is added to what `down` writes.
+    """
+    square, slope = quadratic["square"], quadratic["slope"]
+    far = slope**2 > 4 * _LARGEST_SQUARE * np.abs(square)
+    shift = np.where(far, 0.0, slope / 2) / np.where(far | (square == 0), 1.0, square)
+    root, constant = np.sqrt(np.abs(square)), quadratic["constant"] - square * shift**2
+    kernel, bias = up["kernel"] * root, (up["bias"] + shift) * root
+    if far.any():
+        straight = (slope[:, None] * down["kernel"])[far]
+        kernel = np.concatenate([kernel, up["kernel"][:, far] @ straight], axis=1)
+        bias = np.concatenate([bias, up["bias"][far] @ straight])
+    written = {
+        "kernel": np.sign(square)[:, None] * down["kernel"],
+        "bias": down["bias"] + constant @ down["kernel"],
+    }
+    return {"kernel": kernel, "bias": bias}, written
 
 
 def _float64(tree: Any) -> Any:

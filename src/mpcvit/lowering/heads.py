@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mpcvit.artifacts.architecture import HeadChoice
+from mpcvit.artifacts.architecture import Architecture, HeadChoice
 from mpcvit.artifacts.config import ModelConfig, Pooling
+from mpcvit.artifacts.resolve import forms_of
 from mpcvit.attention.kind_math import math_of, usual_scale
 from mpcvit.kinds.table import Kind
 
@@ -18,10 +19,12 @@ class Part:
     tokens: tuple[int, ...]
 
 
-def queries_of(config: ModelConfig, index: int) -> int:
+def queries_of(config: ModelConfig, architecture: Architecture, index: int) -> int:
     """Return how many tokens of a block something later reads: of the last, the class token."""
     is_last = index == config.depth - 1
-    return 1 if is_last and config.pooling is Pooling.CLASS else config.tokens
+    if is_last and config.pooling is Pooling.CLASS:
+        return 1
+    return forms_of(config, architecture)[index].tokens
 
 
 def split_heads(choices: Sequence[HeadChoice], queries: int) -> tuple[Part, ...]:
@@ -48,10 +51,10 @@ def kinds_of(choice: HeadChoice) -> frozenset[Kind]:
     return frozenset(choice) if isinstance(choice, tuple) else frozenset((choice,))
 
 
-def folded_scale(config: ModelConfig, choice: HeadChoice) -> float:
+def folded_scale(config: ModelConfig, choice: HeadChoice, tokens: int) -> float:
     """Return the part of a kind's `score_scale` that a head's query weights take.
 
     A head of one kind takes all of it, and a mixed head what is common to all kinds.
     """
     kinds = kinds_of(choice)
-    return math_of(*kinds).score_scale(config) if len(kinds) == 1 else usual_scale(config)
+    return math_of(*kinds).score_scale(config, tokens) if len(kinds) == 1 else usual_scale(config)

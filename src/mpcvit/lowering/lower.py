@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.artifacts.config import ModelConfig, NormForm
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.forms import NormForm
 from mpcvit.artifacts.profile import SECURE_DEFAULT, Profile, load_profile
+from mpcvit.artifacts.resolve import forms_of, head_norm_of
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET
@@ -65,7 +68,7 @@ def lower(
     progress("calibrating", 0, len(inputs))
     ranges, exact = calibrate(config, architecture, weights, np.asarray(inputs), progress)
     odd_ranges, odd_exact = calibrate(config, architecture, weights, odd)
-    judged, widest = min(len(inputs), _JUDGED), _widest_activations(config, weights)
+    judged, widest = min(len(inputs), _JUDGED), _widest_activations(config, architecture, weights)
 
     fitted = search_plan(
         error_budget,
@@ -74,7 +77,7 @@ def lower(
         progress,
     )
     trust = Trust(
-        bound=_largest_logit(config, weights["head"], [exact, odd_exact]),
+        bound=_largest_logit(config, architecture, weights["head"], [exact, odd_exact]),
         guard=guard,
         assured=_assured(fitted.plan, widest),
     )
@@ -110,16 +113,20 @@ def lower(
     return replace(program, calibration=calibration)
 
 
-def _widest_activations(config: ModelConfig, weights: Weights) -> dict[str, float]:
+def _widest_activations(
+    config: ModelConfig, architecture: Architecture, weights: Weights
+) -> dict[str, float]:
     """Return, by label, the largest value that an activation can be given.
 
     It holds as long as the norm before the MLP keeps its interval:
 
         |u W_j + b_j| <= |u| |W_j| + |b_j|,   |u| = sqrt(width)
     """
-    if config.norm is NormForm.LINEAR:
-        return {}
-    mlps = {index: weights[f"blocks_{index}"]["mlp"] for index in range(config.depth)}
+    mlps = {
+        index: weights[f"blocks_{index}"]["mlp"]
+        for index, form in enumerate(forms_of(config, architecture))
+        if form.norm2 is NormForm.LAYER
+    }
     return {
         site_label(index, "activation"): _widest(config, mlp["up"])
         for index, mlp in mlps.items()
@@ -133,9 +140,11 @@ def _widest(config: ModelConfig, linear: Weights) -> float:
     return float((length * columns + np.abs(linear["bias"])).max())
 
 
-def _largest_logit(config: ModelConfig, head: Weights, seen: Sequence[np.ndarray]) -> float:
-    """Return what a logit cannot exceed; after a linear norm, far more than any did."""
-    if config.norm is NormForm.LINEAR:
+def _largest_logit(
+    config: ModelConfig, architecture: Architecture, head: Weights, seen: Sequence[np.ndarray]
+) -> float:
+    """Return what a logit cannot exceed; after a norm that folds, far more than any did."""
+    if head_norm_of(config, architecture) is not NormForm.LAYER:
         return _ROOM * max(float(np.abs(logits).max()) for logits in seen)
     return _widest(config, head)
 

@@ -4,6 +4,8 @@ Written for few exchanges, and for nothing else: these very functions are
 compiled for SPU, calibrated, and run as the plaintext emulation.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,19 +13,21 @@ from jax import Array
 
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import Activation, BlockForm, ModelConfig, Pooling
+from mpcvit.artifacts.resolve import forms_of
 from mpcvit.lowering.attention import AttentionLayer
 from mpcvit.lowering.fold import Weights, is_centred, lowered_form
 from mpcvit.lowering.heads import queries_of
 from mpcvit.lowering.sites import HEAD_NORM, Function, Functions, layer_functions
 from mpcvit.model.gather import gather, merge
+from mpcvit.model.vit import merge_to
 
 
 def embed(config: ModelConfig, weights: Weights, images: Array) -> Array:
-    """Turn images into centred tokens."""
+    """Turn images into tokens, beside them what the first block makes of them if that is merged."""
     side, patch, batch = config.image_size // config.patch_size, config.patch_size, images.shape[0]
     patches = images.reshape(batch, side, patch, side, patch, config.channels)
     patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(batch * side * side, -1)
-    x = (patches @ weights["kernel"]).reshape(batch, side * side, config.width)
+    x = (patches @ weights["kernel"]).reshape(batch, side * side, -1)
     if config.pooling is Pooling.CLASS:
         x = jnp.concatenate([jnp.zeros_like(x[:, :1]), x], axis=1)
     return x + weights["offset"][None]
@@ -37,41 +41,54 @@ def block(
     weights: Weights,
     x: Array,
 ) -> Array:
-    """Compute one block on centred tokens. Tokens that nothing reads later are left out."""
-    layer, queries = architecture.layers[index], queries_of(config, index)
-    known = layer_functions(functions, index)
-    u = _normalise(x, known.get("norm1"))
-    q, k, v = jnp.split(_linear(u, weights["qkv"]), 3, axis=-1)
+    """Compute one block. Tokens that nothing reads later are left out."""
+    layer, queries = architecture.layers[index], queries_of(config, architecture, index)
+    form, known = forms_of(config, architecture)[index], layer_functions(functions, index)
+    centred, narrow = is_centred(config, architecture), config.heads * config.qk_dim
+    x = merge_to(config, x, form.tokens)
+    if "qkv" in weights:
+        qkv = _linear(_normalise(x, known.get("norm1"), centred), weights["qkv"])
+    else:  # the embedding has computed it beside the tokens
+        x, qkv = x[..., : config.width], x[..., config.width :]
+    q, k, v = jnp.split(qkv, (narrow, 2 * narrow), axis=-1)
     attend = AttentionLayer(
         config=config,
         heads=layer.heads,
+        tokens=form.tokens,
         functions=known,
         learned=weights.get("learned", {}),
     )
     x = x[:, :queries] + _linear(attend(q[:, :queries], k, v), weights["proj"])
-    u = _normalise(x, known.get("norm2"))
-    forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * config.tokens
+    u = _normalise(x, known.get("norm2"), centred)
+    mlp_forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * queries
     tokens_of: dict[MlpForm, list[int]] = {}
-    for token, form in enumerate(forms[:queries]):
-        tokens_of.setdefault(lowered_form(form), []).append(token)
+    for token, mlp_form in enumerate(mlp_forms[:queries]):
+        tokens_of.setdefault(lowered_form(mlp_form), []).append(token)
     parts = [
         _mlp(
             config,
-            form,
-            known.get("activation"),
+            mlp_form,
+            partial(_activate, form.activation, known.get("activation")),
             weights["mlp"],
             gather(u, tokens, axis=1),
             gather(x, tokens, axis=1),
+            centred=centred,
         )
-        for form, tokens in tokens_of.items()
+        for mlp_form, tokens in tokens_of.items()
     ]
     return merge(parts, list(tokens_of.values()), axis=1)
 
 
-def head(config: ModelConfig, functions: Functions, weights: Weights, x: Array) -> Array:
+def head(
+    config: ModelConfig,
+    architecture: Architecture,
+    functions: Functions,
+    weights: Weights,
+    x: Array,
+) -> Array:
     """Return the logits of the last block's tokens."""
     x = x[:, :1] if config.pooling is Pooling.CLASS else x
-    u = _normalise(x, functions.get(HEAD_NORM))
+    u = _normalise(x, functions.get(HEAD_NORM), is_centred(config, architecture))
     return u.mean(axis=1) @ weights["kernel"] + weights["bias"]
 
 
@@ -86,7 +103,7 @@ def forward(
     x = embed(config, weights["embed"], images)
     for index in range(config.depth):
         x = block(config, architecture, index, functions, weights[f"blocks_{index}"], x)
-    return head(config, functions, weights["head"], x)
+    return head(config, architecture, functions, weights["head"], x)
 
 
 def _linear(x: Array, weights: Weights) -> Array:
@@ -98,35 +115,49 @@ def _centred(x: Array) -> Array:
     return x - x.sum(axis=-1, keepdims=True) * (1 / x.shape[-1])
 
 
-def _normalise(x: Array, inverse_root: Function | None) -> Array:
-    """Divide centred tokens by their deviation. Gain and bias are in the next linear."""
+def _normalise(x: Array, inverse_root: Function | None, centred: bool) -> Array:
+    """Divide tokens by their deviation. Gain and bias are in the next linear.
+
+    A norm without a function is all gain and bias.
+    """
     if inverse_root is None:
         return x
+    x = x if centred else _centred(x)
     return x * inverse_root((x * x).sum(axis=-1) * (1 / x.shape[-1]))[..., None]
 
 
 def _mlp(
     config: ModelConfig,
     form: MlpForm,
-    activation: Function | None,
+    activate: Function,
     weights: Weights,
     u: Array,
     x: Array,
+    *,
+    centred: bool,
 ) -> Array:
     """Return the block's output for tokens of one form; `u` is the norm of `x`."""
     lite = config.block is BlockForm.LITE
     if form is MlpForm.ACTIVATED:
-        hidden = _activate(config.activation, activation, _linear(u, weights["up"]))
+        hidden, straight = _linear(u, weights["up"]), None
+        if hidden.shape[-1] > config.hidden:
+            hidden, straight = hidden[..., : config.hidden], hidden[..., config.hidden :]
+        hidden = activate(hidden)
+        if "down" not in weights:  # the head multiplies both
+            rest = u if lite else x
+            rest = rest if straight is None else rest + straight
+            return jnp.concatenate([rest, hidden], axis=-1)
         written = _linear(hidden, weights["down"])
+        written = written if straight is None else written + straight
         if not lite:
             return x + written
-        rest = u * weights["residual"]["gain"]
-        return written + (_centred(rest) if is_centred(config) else rest)
+        rest = u * weights["residual"]["gain"] if "residual" in weights else u
+        return written + (_centred(rest) if centred else rest)
     y = _linear(u, weights[form.value])
     if form is MlpForm.FUSED:
         return y if lite else x + y
     branch = jax.nn.relu(y[..., : config.width])
-    if is_centred(config):
+    if centred:
         branch = _centred(branch)
     return branch + (y[..., config.width :] if lite else x)
 
@@ -136,5 +167,7 @@ def _activate(kind: Activation, approximation: Function | None, x: Array) -> Arr
         return jax.nn.relu(x)
     if kind is Activation.QUAD:
         return x * x * np.float32(0.125) + x * np.float32(0.25) + np.float32(0.5)
+    if kind is Activation.QUADRATIC:  # its coefficients are in the weights around it
+        return x * x
     assert approximation is not None
     return approximation(x)

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
-from mpcvit.artifacts.config import ModelConfig, NormForm
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.forms import LayerForm, NormForm
+from mpcvit.artifacts.resolve import forms_of, head_norm_of
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximations import (
     GELU_FORMS,
@@ -91,7 +93,7 @@ class Site:
     tolerance: float  # the loosest error, with which the search begins
     margin: float  # how far an interval reaches beyond calibration, as a factor
     approximation: type[Approximation]
-    needed: Callable[[ModelConfig, LayerArchitecture], bool]
+    needed: Callable[[LayerForm, LayerArchitecture], bool]
     exact: Callable[[ModelConfig], Function]
     target: Callable[[ModelConfig, Observed, float], Target]
     optional: bool = False  # exact where no approximation is close enough
@@ -104,22 +106,32 @@ def site_label(layer: int, name: str) -> str:
 
 def needed_sites(config: ModelConfig, architecture: Architecture) -> dict[str, Site]:
     """Return the sites that some token that is read needs, by label."""
-    read = [
-        layer.of_first(queries_of(config, index)) for index, layer in enumerate(architecture.layers)
-    ]
     sites = {
         site_label(index, site.name): site
-        for index, layer in enumerate(read)
+        for index, (form, layer) in enumerate(
+            zip(forms_of(config, architecture), architecture.layers, strict=True)
+        )
         for site in SITES
-        if site.needed(config, layer)
+        if site.needed(form, layer.of_first(queries_of(config, architecture, index)))
     }
-    return sites | ({HEAD_NORM: HEAD_SITE} if HEAD_SITE.needed(config, read[-1]) else {})
+    has_norm = head_norm_of(config, architecture) is NormForm.LAYER
+    return sites | ({HEAD_NORM: HEAD_SITE} if has_norm else {})
+
+
+def config_at(config: ModelConfig, architecture: Architecture, label: str) -> ModelConfig:
+    """Return the configuration of the layer that a label belongs to."""
+    if label == HEAD_NORM:
+        return config
+    form = forms_of(config, architecture)[int(label.split()[1])]
+    return replace(config, activation=form.activation)
 
 
 def exact_functions(config: ModelConfig, architecture: Architecture) -> dict[str, Function]:
     """Return the exact float32 functions for every site that the network uses."""
     sites = needed_sites(config, architecture)
-    return {label: site.exact(config) for label, site in sites.items()}
+    return {
+        label: site.exact(config_at(config, architecture, label)) for label, site in sites.items()
+    }
 
 
 def layer_functions(functions: Functions, layer: int) -> LayerFunctions:
@@ -149,17 +161,13 @@ def count_exchanges(plan: Plan) -> int:
     return sum(approximation.exchanges for approximation in plan.values())
 
 
-def _has_norms(config: ModelConfig, layer: LayerArchitecture) -> bool:
-    return config.norm is not NormForm.LINEAR
+def _uses(name: str) -> Callable[[LayerForm, LayerArchitecture], bool]:
+    return lambda form, layer: any(name in kind.sites for kind in layer.kinds)
 
 
-def _uses(name: str) -> Callable[[ModelConfig, LayerArchitecture], bool]:
-    return lambda config, layer: any(name in kind.sites for kind in layer.kinds)
-
-
-def _has_gelu(config: ModelConfig, layer: LayerArchitecture) -> bool:
+def _has_gelu(form: LayerForm, layer: LayerArchitecture) -> bool:
     forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,)
-    return config.activation in GELU_FORMS and MlpForm.ACTIVATED in forms
+    return form.activation in GELU_FORMS and MlpForm.ACTIVATED in forms
 
 
 def _norm_target(config: ModelConfig, observed: Observed, margin: float) -> Target:
@@ -239,7 +247,7 @@ _NORM = Site(
     tolerance=5e-2,
     margin=1.5,
     approximation=InverseRoot,
-    needed=_has_norms,
+    needed=lambda form, layer: form.norm1 is NormForm.LAYER,
     exact=_inverse_root("norm_eps"),
     target=_norm_target,
 )
@@ -299,7 +307,7 @@ SITES = (
         exact=lambda config: lambda x: 1 / (x + config.attention_eps),
         target=_denominator_target,
     ),
-    replace(_NORM, name="norm2"),
+    replace(_NORM, name="norm2", needed=lambda form, layer: form.norm2 is NormForm.LAYER),
     Site(
         name="activation",
         group="activation",

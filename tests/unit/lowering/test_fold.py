@@ -1,27 +1,34 @@
 """The exact passes: a folded network is the network, within float tolerance."""
 
+import jax
 import numpy as np
 import pytest
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
-from mpcvit.artifacts.config import Activation, BlockForm, NormForm, Pooling
+from mpcvit.artifacts.config import BlockForm, Pooling
+from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
 from mpcvit.classifier import Classifier
+from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.lowering.calibrate import calibrate
 from mpcvit.lowering.fold import fold
+from tests import reference
 from tests.models import random_images, rows_of_every_kind, small_checkpoint, small_config
 from tests.tolerances import F32, assert_close
 
 K = table
 
 
-def check(architecture, **changes):
+def check(architecture, change=lambda parameters: None, **changes):
     config = small_config(depth=len(architecture.layers), **changes)
     checkpoint = small_checkpoint(config, architecture)
+    change(checkpoint.parameters)
     images = np.asarray(random_images(config, 3))
     weights = fold(config, architecture, checkpoint.parameters)
     _, logits = calibrate(config, architecture, weights, images)
     assert_close(logits, Classifier(checkpoint)(images), F32)
+    exact = reference.vit(images, config, architecture, checkpoint.parameters)
+    assert_close(logits, exact, F32)
     return weights
 
 
@@ -54,14 +61,110 @@ def test_forms_mixed_over_tokens(block):
 
 
 @pytest.mark.parametrize(
-    "activation", [form for form in Activation if form is not Activation.QUADRATIC]
+    "form", [MlpForm.ACTIVATED, tuple(list(MlpForm)[i % len(MlpForm)] for i in range(10))]
 )
-def test_every_activation(activation):
-    check(two_layers(), activation=activation)
+@pytest.mark.parametrize("activation", Activation)
+def test_every_activation(activation, form):
+    check(two_layers(form), activation=activation)
 
 
-def test_linear_norms_keep_their_mean():
-    check(two_layers(MlpForm.FUSED_RELU), norm=NormForm.LINEAR)
+@pytest.mark.parametrize("norm", [NormForm.LINEAR, NormForm.BATCH])
+@pytest.mark.parametrize("form", MlpForm)
+@pytest.mark.parametrize("block", BlockForm)
+def test_norms_that_are_constants(block, form, norm):
+    check(two_layers(form), block=block, norm=norm)
+
+
+# which layer norms are kept, then the blocks of the lite form that multiply with a gain
+KEPT = {
+    (): [],
+    ("1.norm2",): [],
+    ("1.norm1",): [],
+    ("norm",): [],
+    ("1.norm2", "3.norm2"): [1],
+    ("1.norm2", "4.norm1"): [1],
+    ("0.norm1", "0.norm2", "norm"): [0],
+}
+
+
+def polynomial_vit(change=lambda parameters: None, **changes):
+    """Return the folded weights of five layers with batch norms and learnt parabolas."""
+    layers = Architecture.uniform(K.SCALING, depth=5, heads=3).layers
+    changes = {"norm": NormForm.BATCH, "activation": Activation.QUADRATIC, **changes}
+
+    def tame(parameters):
+        """Make kernels small, since nothing else bounds what is squared five times."""
+        for index in range(5):
+            own = parameters[f"blocks_{index}"]
+            for linear in (*own["attention"].values(), own["mlp"]["up"], own["mlp"]["down"]):
+                linear["kernel"] *= 0.4
+        change(parameters)
+
+    return check(Architecture(layers=layers), tame, **changes)
+
+
+@pytest.mark.parametrize("block", BlockForm)
+@pytest.mark.parametrize("kept", KEPT)
+def test_kept_layer_norms(block, kept):
+    weights = polynomial_vit(block=block, layer_norms=kept)
+    multiplied = [index for index in range(5) if "residual" in weights[f"blocks_{index}"]["mlp"]]
+    assert multiplied == ([] if block is BlockForm.PRE else KEPT[kept])
+
+
+def test_a_gain_near_zero_is_multiplied_with():
+    def change(parameters):
+        parameters["blocks_2"]["norm2"]["scale"][3] = 1e-6
+
+    weights = polynomial_vit(change, block=BlockForm.LITE, layer_norms=("1.norm2",))
+    assert "residual" in weights["blocks_2"]["mlp"]
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(weights)) < 1e3
+
+
+@pytest.mark.parametrize("block", BlockForm)
+def test_parabolas_that_are_nearly_straight(block):
+    def change(parameters):
+        quadratic = parameters["blocks_1"]["mlp"]["quadratic"]
+        quadratic["square"][:4] = 0.0, 1e-9, -1e-9, 0.0
+        quadratic["slope"][3] = 0.0
+
+    weights = polynomial_vit(change, block=block)
+    hidden = weights["blocks_0"]["mlp"]["up"]["kernel"].shape[1]
+    assert weights["blocks_1"]["mlp"]["up"]["kernel"].shape[1] == hidden + 15
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(weights)) < 1e3
+
+
+@pytest.mark.parametrize("pooling", Pooling)
+@pytest.mark.parametrize("block", BlockForm)
+def test_fewer_tokens_and_narrow_queries(block, pooling):
+    first = pooling is Pooling.CLASS
+    tokens = tuple(first + count for count in (16, 8, 8, 4, 2))
+    polynomial_vit(block=block, pooling=pooling, image_size=8, layer_tokens=tokens, head_dim_qk=2)
+
+
+@pytest.mark.parametrize("kind", K.KINDS.values(), ids=str)
+def test_every_kind_on_fewer_tokens(kind):
+    architecture = Architecture.uniform(kind, depth=3, heads=3)
+    changes = {"image_size": 8, "layer_tokens": (17, 9, 9), "head_dim_qk": 3}
+    check(architecture, **changes)
+
+
+def test_choices_of_single_layers():
+    """An architecture that chooses its own norms, activations and tokens."""
+    chosen = FormChoice(
+        norm1=NormForm.BATCH, activation=Activation.QUADRATIC, tokens=9, norm2=NormForm.LAYER
+    )
+    heads = (K.RELU_SOFTMAX, K.SCALING, K.SQUARE)
+    layers = (
+        LayerArchitecture(heads=heads),
+        LayerArchitecture(heads=heads, form=chosen),
+        LayerArchitecture(heads=heads, form=FormChoice(norm2=NormForm.BATCH)),
+    )
+    check(Architecture(layers=layers, norm=NormForm.BATCH), image_size=8)
+
+
+def test_a_clip_is_refused():
+    with pytest.raises(UserError, match=r"clipped norm.*model.clip is 6"):
+        polynomial_vit(clip=6.0)
 
 
 @pytest.mark.parametrize("block", BlockForm)

@@ -128,7 +128,7 @@ def cut_lowered(public: PublicProgram, plan: Plan) -> tuple[Stage, ...]:
         return lowered.embed(config, parameters["embed"], x)
 
     def head(functions: Functions, parameters: Parameters, x: Any) -> Any:
-        return lowered.head(config, functions, parameters, x)
+        return lowered.head(config, architecture, functions, parameters, x)
 
     return (
         Stage(name="embedding", parts=("embed",), function=embedding),
