@@ -11,6 +11,7 @@ import pytest
 import mpcvit
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import BlockForm, Pooling
+from mpcvit.artifacts.forms import Activation, NormForm
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.attention.kind_math import Context, math_of
 from mpcvit.bench.latency import measure_lowered_latency
@@ -31,7 +32,7 @@ from mpcvit.secure.components import Component
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.spu.stages import cut_lowered
 from tests import reference
-from tests.models import random_pixels, rows_of_every_kind, small_checkpoint, small_config
+from tests.models import random_pixels, rows_of_every_kind, small_checkpoint, small_config, tame
 from tests.tolerances import FXP26, assert_close
 
 K = table
@@ -41,6 +42,8 @@ def lowered(architecture, profile="semi2k", **changes):
     """Private runs are held to the emulation, so any budget serves, and a large one is quick."""
     config = small_config(depth=len(architecture.layers), mlp_ratio=1.2, **changes)
     checkpoint = small_checkpoint(config, architecture)
+    if config.norm is not NormForm.LAYER:
+        tame(checkpoint.parameters)
     images = list(random_pixels(config, 64))
     return lower(checkpoint, images, profile, error_budget=1.0, guard=False)
 
@@ -306,3 +309,33 @@ def test_the_same_program_under_another_protocol():
     result, expected = run(program, profile="aby3")
     assert_close(result.logits, expected, 2e-3)
     assert np.isfinite(result.logits).all()
+
+
+POLYNOMIAL = {
+    "norm": NormForm.BATCH,
+    "activation": Activation.QUADRATIC,
+    "image_size": 8,
+    "layer_tokens": (17, 9, 5),
+    "head_dim_qk": 3,
+}
+
+
+@pytest.mark.parametrize("block", BlockForm)
+def test_constant_norms_and_parabolas_take_no_exchange_but_a_square(block):
+    architecture = Architecture.uniform(K.SCALING, depth=3, heads=3)
+    program = lowered(architecture, block=block, **POLYNOMIAL)
+    result, expected = run(program)
+    assert_close(result.logits, expected, FXP26)
+    counts = [stage.exchanges for stage in result.record.batches[0].stages]
+    # qkv, two products of attention, its output, up, a square, down
+    assert counts == [1, 1, 7, 7, 7, 1, 1]  # sharing, embedding, blocks, head, opening
+
+
+def test_a_kept_layer_norm_takes_its_own_exchanges_alone():
+    architecture = Architecture.uniform(K.SCALING, depth=3, heads=3)
+    kept = lowered(architecture, block=BlockForm.LITE, layer_norms=("1.norm2",), **POLYNOMIAL)
+    result, expected = run(kept)
+    assert_close(result.logits, expected, FXP26)
+    counts = {name: stage.exchanges for name, stage in stages(result.record, 0).items()}
+    assert counts["block 1"] == 7 + exchanges_in(kept, 1) + 2  # its square and its product
+    assert (counts["block 0"], counts["block 2"]) == (7, 7)

@@ -13,7 +13,7 @@ from mpcvit.kinds import table
 from mpcvit.lowering.calibrate import calibrate
 from mpcvit.lowering.fold import fold
 from tests import reference
-from tests.models import random_images, rows_of_every_kind, small_checkpoint, small_config
+from tests.models import random_images, rows_of_every_kind, small_checkpoint, small_config, tame
 from tests.tolerances import F32, assert_close
 
 K = table
@@ -92,15 +92,11 @@ def polynomial_vit(change=lambda parameters: None, **changes):
     layers = Architecture.uniform(K.SCALING, depth=5, heads=3).layers
     changes = {"norm": NormForm.BATCH, "activation": Activation.QUADRATIC, **changes}
 
-    def tame(parameters):
-        """Make kernels small, since nothing else bounds what is squared five times."""
-        for index in range(5):
-            own = parameters[f"blocks_{index}"]
-            for linear in (*own["attention"].values(), own["mlp"]["up"], own["mlp"]["down"]):
-                linear["kernel"] *= 0.4
+    def tamed(parameters):
+        tame(parameters)
         change(parameters)
 
-    return check(Architecture(layers=layers), tame, **changes)
+    return check(Architecture(layers=layers), tamed, **changes)
 
 
 @pytest.mark.parametrize("block", BlockForm)
