@@ -48,7 +48,7 @@ def validate(model: ModelConfig, architecture: Architecture | Mixture) -> None:
 
 
 def require_plain(model: ModelConfig, architecture: Architecture | Mixture, who: str) -> None:
-    """Refuse blocks that lowering and its prices do not know yet, by the first one's name."""
+    """Refuse blocks whose prices are not known yet, by the first one's name."""
     for index, form in enumerate(forms_of(model, architecture)):
         for name, norm in (("norm1", form.norm1), ("norm2", form.norm2)):
             if norm is NormForm.BATCH:

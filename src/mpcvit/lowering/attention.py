@@ -22,7 +22,7 @@ from mpcvit.model.gather import gather, merge
 
 # What takes as long as an exchange over a WAN, in a 128-bit ring: numbers opened, at 44 MB/s,
 # and multiplications of a product of matrices, by one core.
-_NUMBERS_PER_EXCHANGE = 55_000
+NUMBERS_PER_EXCHANGE = 55_000
 _PRODUCTS_PER_EXCHANGE = 2_000_000
 
 
@@ -171,7 +171,7 @@ class AttentionLayer:
             """Return the cost in exchanges."""
             return (
                 2 * math.ceil(heads / count)
-                + rows * count * height / _NUMBERS_PER_EXCHANGE
+                + rows * count * height / NUMBERS_PER_EXCHANGE
                 + rows * count * (height + width) * keys / _PRODUCTS_PER_EXCHANGE
             )
 

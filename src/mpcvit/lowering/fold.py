@@ -18,6 +18,7 @@ from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
 from mpcvit.artifacts.resolve import forms_of, head_norm_of
 from mpcvit.attention.kind_math import math_of
 from mpcvit.errors import UserError
+from mpcvit.lowering.attention import NUMBERS_PER_EXCHANGE
 from mpcvit.lowering.heads import folded_scale, kinds_of
 from mpcvit.model.checkpoint import Parameters
 
@@ -59,6 +60,10 @@ def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters
             "mlp": _mlp(config, layer, form, own, unit, centring),
         }
     weights["head"] = _after_norm(exact["norm"], exact["head"], units[-1].after)
+    if forms[0].norm1 is not NormForm.LAYER:
+        _merge_first(config, weights["embed"], weights["blocks_0"])
+    if head_norm_of(config, architecture) is not NormForm.LAYER:
+        _merge_last(weights[f"blocks_{config.depth - 1}"]["mlp"], weights["head"])
     return _float32(weights)
 
 
@@ -287,6 +292,34 @@ def _complete_squares(up: Any, down: Any, quadratic: Any) -> tuple[Weights, Weig
         "bias": down["bias"] + constant @ down["kernel"],
     }
     return {"kernel": kernel, "bias": bias}, written
+
+
+def _merge_first(config: ModelConfig, embed: Weights, block: Weights) -> None:
+    """Let the embedding give queries, keys and values beside the tokens, in one product.
+
+    Larger kernels than an exchange is worth stay apart.
+    """
+    qkv, (pixels, width) = block["qkv"], embed["kernel"].shape
+    more = (pixels - width) * qkv["kernel"].shape[1] - config.tokens * width
+    if more > NUMBERS_PER_EXCHANGE:
+        return
+    del block["qkv"]
+    kernel = embed["kernel"] @ qkv["kernel"]
+    offset = embed["offset"] @ qkv["kernel"] + qkv["bias"]
+    embed["kernel"] = np.concatenate([embed["kernel"], kernel], axis=1)
+    embed["offset"] = np.concatenate([embed["offset"], offset], axis=1)
+
+
+def _merge_last(mlp: Weights, head: Weights) -> None:
+    """Let the head read the last hidden values beside the residual, in one product."""
+    if set(mlp) != {"up", "down"}:  # other forms, or a gain to multiply with
+        return
+    hidden, width = mlp["down"]["kernel"].shape
+    if hidden * (head["kernel"].shape[1] - width) > NUMBERS_PER_EXCHANGE:
+        return
+    down = mlp.pop("down")
+    head["bias"] = head["bias"] + down["bias"] @ head["kernel"]
+    head["kernel"] = np.concatenate([head["kernel"], down["kernel"] @ head["kernel"]])
 
 
 def _float64(tree: Any) -> Any:

@@ -107,6 +107,26 @@ def test_kept_layer_norms(block, kept):
     assert multiplied == ([] if block is BlockForm.PRE else KEPT[kept])
 
 
+@pytest.mark.parametrize("pooling", Pooling)
+@pytest.mark.parametrize("block", BlockForm)
+def test_ends_are_merged_where_their_norms_are_constants(block, pooling):
+    weights = polynomial_vit(block=block, pooling=pooling)
+    assert "qkv" not in weights["blocks_0"]
+    assert set(weights["blocks_4"]["mlp"]) == {"up"}
+    weights = polynomial_vit(block=block, pooling=pooling, layer_norms=("0.norm1", "norm"))
+    assert "qkv" in weights["blocks_0"]
+    assert "down" in weights["blocks_4"]["mlp"]
+
+
+def test_ends_stay_apart_where_merged_kernels_are_large():
+    def change(parameters):
+        parameters["embed"]["patch"]["kernel"] *= 0.05
+
+    weights = polynomial_vit(change, image_size=64, patch_size=32, classes=5000)
+    assert "qkv" in weights["blocks_0"]
+    assert "down" in weights["blocks_4"]["mlp"]
+
+
 def test_a_gain_near_zero_is_multiplied_with():
     def change(parameters):
         parameters["blocks_2"]["norm2"]["scale"][3] = 1e-6
