@@ -65,7 +65,7 @@ class KindMath:
                      None in its place if it forms no scores
     lowered_linear:  the phases that change queries and the blocks k' v before their product
     lowered_keys_and_values: as `keys_and_values`, for arrays [batch, token, width]
-    score_scale:     what q k' is multiplied by in a layer of so many tokens. A head of one
+    score_scale:     the factor of q k' in a layer with a number of tokens. A head of one
                      kind has it in its weights.
     fold:            its learnt parameters as the lowered network reads them, by tokens too
     gain:            what outputs of a head are multiplied by. Only for a kind that does

@@ -9,7 +9,8 @@ import pytest
 
 from mpcvit.artifacts.config import load_config
 from mpcvit.classifier import Classifier
-from mpcvit.lowering.lower import lower, relative_error
+from mpcvit.lowering.calibrate import relative_error
+from mpcvit.lowering.lower import lower
 from mpcvit.model.vit import ViT
 from mpcvit.train.devices import Devices
 from mpcvit.train.log import read_log
