@@ -10,7 +10,7 @@ from tests.models import random_pixels, small_checkpoint, small_config
 from tests.walks.tracer import trace
 
 MOST_IN_THE_COMMAND = 12
-MOST_IN_A_PARTY = 28  # in the one that compiles; the other finds it compiled
+MOST_IN_A_PARTY = 30  # in the one that compiles, which changes: 28 or 29 were seen
 
 
 @pytest.fixture(scope="module")
