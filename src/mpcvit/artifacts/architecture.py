@@ -7,9 +7,10 @@ the model it is meant for, and printed as a layers-by-heads picture.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,22 +61,6 @@ _SYMBOLS = {
     MlpForm.FUSED_RELU: "F",
 }
 _FORMS = {form.value: form for form in MlpForm}
-
-
-class Granularity(str, Enum):
-    """How far apart two choices of attention may be."""
-
-    LAYER = "layer"
-    HEAD = "head"
-    ROW = "row"
-
-
-class ActivationGranularity(str, Enum):
-    """The granularity at which the search may drop GeLU; `none` keeps it everywhere."""
-
-    NONE = "none"
-    LAYER = "layer"
-    TOKEN = "token"
 
 
 Rows = tuple[Kind, ...]
@@ -169,23 +154,34 @@ class Architecture:
         )
 
     def picture(self) -> str:
-        """Draw layers as lines and heads as letters, with a legend.
+        """Draw layers as lines and heads as letters, with a legend; equal layers share a line.
+
+        What layers choose of norms, activations and tokens stands in words beside them.
 
         >>> print(Architecture.uniform(KINDS["scaling"], depth=2, heads=3).picture())
         layer  heads  mlp
-            0  S S S  g
-            1  S S S  g
+          0-1  S S S  g
         S = scaling, g = activated
         """
         used: Counter[Kind | MlpForm] = Counter()
-        lines = []
+        rows: list[str] = []
         width = max(2 * len(layer.heads) - 1 for layer in self.layers)
-        for index, layer in enumerate(self.layers):
+        names = [
+            name
+            for name in vars(FormChoice())
+            if any(getattr(layer.form, name) is not None for layer in self.layers)
+        ]
+        for layer in self.layers:
             cells = [_cell(head, used) for head in layer.heads]
-            lines.append(
-                f"{index:>5}  {' '.join(cells):<{max(5, width)}}  {_cell(layer.mlp, used)}"
-            )
-        header = f"layer  {'heads':<{max(5, width)}}  mlp"
+            row = f"{' '.join(cells):<{max(5, width)}}  {_cell(layer.mlp, used)}"
+            words = (_word(getattr(layer.form, name)) for name in names)
+            rows.append("  ".join((f"{row}  " if names else row, *(f"{w:<10}" for w in words))))
+        rows = [row.rstrip() for row in rows]
+        lines = [f"{layers:>5}  {row}" for layers, row in _collapse(rows)]
+        titles = "  ".join(f"{name:<10}" for name in names)
+        header = f"layer  {'heads':<{max(5, width)}}  mlp  {titles}".rstrip()
+        if self.norm is not None:
+            lines.append(f" head  {'':<{max(5, width)}}       {self.norm.value}")
         legend = [f"{name.symbol} = {name.value}" for name in sorted(used, key=_legend_order)]
         if any("*" in line for line in lines):
             legend.append("* = mixed over tokens")
@@ -260,57 +256,17 @@ class Architecture:
         return cls(layers=tuple(decoded), norm=norm)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerMixture:
-    """A layer under search: each head computes two kinds at once, weighed by alpha.
-
-    Where `activation` is searched, the MLP weighs its non-linearity against
-    the identity by beta.
-    """
-
-    kept: Kind
-    replacement: Kind
-    granularity: Granularity
-    activation: ActivationGranularity
-
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        return frozenset((self.kept, self.replacement))
-
-    def alpha_shape(self, *, heads: int, tokens: int) -> tuple[int, int]:
-        """Heads by rows, with a 1 where they share one choice."""
-        return {
-            Granularity.LAYER: (1, 1),
-            Granularity.HEAD: (heads, 1),
-            Granularity.ROW: (heads, tokens),
-        }[self.granularity]
-
-    def beta_size(self, *, tokens: int) -> int:
-        """Choices over the tokens of an MLP; 0 where none is searched."""
-        return {
-            ActivationGranularity.NONE: 0,
-            ActivationGranularity.LAYER: 1,
-            ActivationGranularity.TOKEN: tokens,
-        }[self.activation]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mixture:
-    """What every head and MLP of a network may become."""
-
-    layers: tuple[LayerMixture, ...]
-
-    def require_depth(self, depth: int) -> None:
-        if len(self.layers) != depth:
-            raise UserError(f"the mixture has {len(self.layers)} layers, but the model has {depth}")
-
-    def validate(self, *, heads: int, tokens: Sequence[int]) -> None:
-        """Refuse a mixture that was made for another depth; it fits any other shape."""
-        self.require_depth(len(tokens))
-
-
 def _legend_order(name: Kind | MlpForm) -> tuple[bool, str]:
     return isinstance(name, MlpForm), name.value
+
+
+def _collapse(rows: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Give each run of equal rows once, with the numbers of its first and last."""
+    first = 0
+    for row, run in groupby(rows):
+        last = first + len(list(run)) - 1
+        yield (str(first) if first == last else f"{first}-{last}"), row
+        first = last + 1
 
 
 def _cell(choice: HeadChoice | MlpChoice, used: Counter[Kind | MlpForm]) -> str:
@@ -318,6 +274,11 @@ def _cell(choice: HeadChoice | MlpChoice, used: Counter[Kind | MlpForm]) -> str:
     used.update(names)
     distinct = dict.fromkeys(names)
     return names[0].symbol if len(distinct) == 1 else "*"
+
+
+def _word(choice: Enum | int | None) -> str:
+    """Return the word for a form that a layer chooses; a dash leaves it to the model."""
+    return "–" if choice is None else str(choice.value if isinstance(choice, Enum) else choice)
 
 
 def _encode(choice: HeadChoice | MlpChoice) -> Any:

@@ -1,15 +1,19 @@
 """Configuration: one frozen dataclass for each section of a TOML file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from mpcvit.artifacts.architecture import ActivationGranularity, Granularity
-from mpcvit.artifacts.forms import Activation, NormForm, grid_of
-from mpcvit.codec import decode, override, read_toml, require
-from mpcvit.errors import nearest
-from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, SOFTMAX, Kind, all_constants
+from mpcvit.artifacts.choices import Choice, SearchConfig
+from mpcvit.artifacts.forms import Activation, NormForm
+from mpcvit.artifacts.image_fit import FitRule, ImageFit
+from mpcvit.artifacts.model_config import BlockForm as BlockForm
+from mpcvit.artifacts.model_config import ModelConfig
+from mpcvit.artifacts.model_config import Pooling as Pooling
+from mpcvit.artifacts.shipped import CONFIGS, find_shipped
+from mpcvit.codec import ADDED, decode, override, read_toml, require
+from mpcvit.errors import UserError
 
 
 class DataSource(str, Enum):
@@ -22,33 +26,6 @@ class DataSource(str, Enum):
     CIFAR_BINARY = "cifar_binary"
 
 
-class BlockForm(str, Enum):
-    """Where a block normalises.
-
-    lite: x = norm2(x + attention(norm1(x))), then x + mlp(x)
-    pre:  x = x + attention(norm1(x)), then x + mlp(norm2(x))
-    """
-
-    LITE = "lite"
-    PRE = "pre"
-
-
-class Pooling(str, Enum):
-    CLASS = "class"
-    MEAN = "mean"
-
-
-class CostForm(str, Enum):
-    """How the search adds up seconds.
-
-    additive:      every head pays for itself, as in the paper
-    shared-rounds: a layer pays its exchanges once, however many heads need them
-    """
-
-    ADDITIVE = "additive"
-    SHARED_ROUNDS = "shared-rounds"
-
-
 class Precision(str, Enum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
@@ -56,13 +33,14 @@ class Precision(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where the images come from and how they are normalised."""
+    """Where the images come from, how they get the model's size, how they are normalised."""
 
     source: DataSource = DataSource.AUTO
     path: str = ""
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     eval_crop: float = 1.0  # central fraction of a test image that is kept; timm's crop_pct
+    fit: ImageFit = field(default=ImageFit(), metadata=ADDED)
     validation_images: int = 0  # set apart from training, and judged by instead of test images
     train_images: int = 0  # number of training images to use, evenly sampled; 0: all
     workers: int = -1  # threads that augment; -1: one per spare core, at most 8
@@ -72,9 +50,22 @@ class DataConfig:
         require(len(self.mean) == len(self.std), "std", "must be as long as data.mean")
         require(all(value > 0 for value in self.std), "std", "must be positive")
         require(0 < self.eval_crop <= 1, "eval_crop", "must lie in (0, 1]")
+        require(
+            self.eval_crop == 1 or self.fit.rule is FitRule.CUT,
+            "eval_crop",
+            f'is for data.fit.rule = "cut"; "{self.fit.rule.value}" has data.fit.edge',
+        )
         for name in ("train_images", "validation_images"):
             require(getattr(self, name) >= 0, name, "must not be negative")
         require(self.workers >= -1, "workers", "must be -1 or more")
+
+    def require_size(self, image_size: int) -> None:
+        """Refuse pictures that are scaled to less than the model's size."""
+        require(
+            self.fit.edge_for(image_size) >= image_size,
+            "data.fit.edge",
+            f"({self.fit.edge}) must not be smaller than model.image_size ({image_size})",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,137 +108,6 @@ class AugmentConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """Shape of the network and the constants of its formulas."""
-
-    image_size: int
-    patch_size: int
-    classes: int
-    depth: int
-    heads: int
-    width: int
-    channels: int = 3
-    mlp_ratio: float = 2.0
-    block: BlockForm = BlockForm.LITE
-    pooling: Pooling = Pooling.CLASS
-    qkv_bias: bool = False
-    norm: NormForm = NormForm.LAYER
-    layer_norms: tuple[str, ...] = ()  # which stay layer norms, such as "1.norm2" or "norm"
-    norm_eps: float = 1e-5
-    clip: float = 0.0  # bound of what a batch norm gives; 0: none
-    layer_tokens: tuple[int, ...] = ()  # of each layer, merged from the layer before; (): all
-    head_dim_qk: int = 0  # columns of a head's queries and keys; 0: as many as of its values
-    attention: Kind = SOFTMAX  # of every head, where no architecture is given
-    activation: Activation = Activation.GELU
-    attention_eps: float = 1e-8  # beside the sums that kinds divide by
-    quad2_offset: float = 1e-3  # the c of 2Quad
-    xnorm_eps: float = 1e-12  # beside the squares that xnorm sums; keeps gradients finite
-    linformer_ratio: float = 0.5
-    the_x_hidden: int = 64
-    constants: Mapping[str, float] = field(default_factory=dict, hash=False)  # of kinds' rows
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    stochastic_depth: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in (
-            *("image_size", "patch_size", "classes", "depth", "heads", "width", "channels"),
-            *("mlp_ratio", "norm_eps", "the_x_hidden"),
-        ):
-            require(getattr(self, name) > 0, name, "must be positive")
-        for name in ("dropout", "attention_dropout", "stochastic_depth"):
-            require(0 <= getattr(self, name) < 1, name, "must lie in [0, 1)")
-        for name in ("attention_eps", "xnorm_eps", "clip", "head_dim_qk"):
-            require(getattr(self, name) >= 0, name, "must not be negative")
-        require(0 < self.linformer_ratio <= 1, "linformer_ratio", "must lie in (0, 1]")
-        known = all_constants()
-        for name, value in self.constants.items():
-            require(name in known, "constants", f"has no {name!r}; {nearest(name, [*known])}")
-            require(known[name].allows(value), f"constants.{name}", known[name].rule)
-        require(
-            self.width % self.heads == 0,
-            "width",
-            f"({self.width}) must be divisible by model.heads ({self.heads})",
-        )
-        require(
-            self.image_size % self.patch_size == 0,
-            "image_size",
-            f"({self.image_size}) must be divisible by model.patch_size ({self.patch_size})",
-        )
-        for name in ("layer_norms", "clip"):
-            require(
-                not getattr(self, name) or self.norm is NormForm.BATCH,
-                name,
-                f'is for model.norm = "batch", not "{self.norm.value}"',
-            )
-        for name in self.layer_norms:
-            known = nearest(name, self.norm_places)
-            require(name in self.norm_places, "layer_norms", f"names no norm {name!r}; {known}")
-        if self.layer_tokens:
-            self._require_schedule()
-
-    def _require_schedule(self) -> None:
-        counts = self.layer_tokens
-        require(
-            len(counts) == self.depth,
-            "layer_tokens",
-            f"has {len(counts)} entries, but model.depth is {self.depth}",
-        )
-        for before, count in zip((self.tokens, *counts), counts, strict=False):
-            reason = self.refuse_merge(before, count)
-            require(not reason, "layer_tokens", reason)
-
-    def refuse_merge(self, before: int, count: int) -> str:
-        """Return why the tokens cannot be merged to `count`, or nothing."""
-        if count <= before and self.grid(count) is not None:
-            return ""
-        possible = [str(n) for n in range(self.tokens, 0, -1) if self.grid(n) is not None]
-        return (
-            f"cannot go from {before} to {count} tokens: "
-            f"merging pairs of neighbours leaves {', '.join(possible)}"
-        )
-
-    @property
-    def norm_places(self) -> list[str]:
-        """Return the name of every norm, in the order of the network."""
-        blocks = (f"{index}.{name}" for index in range(self.depth) for name in ("norm1", "norm2"))
-        return [*blocks, "norm"]
-
-    def grid(self, tokens: int) -> tuple[int, int] | None:
-        """Return rows and columns of the patches among `tokens`, or None if impossible."""
-        side = self.image_size // self.patch_size
-        return grid_of(side, tokens - (self.pooling is Pooling.CLASS))
-
-    @property
-    def patches(self) -> int:
-        return (self.image_size // self.patch_size) ** 2
-
-    @property
-    def tokens(self) -> int:
-        return self.patches + (self.pooling is Pooling.CLASS)
-
-    @property
-    def head_dim(self) -> int:
-        return self.width // self.heads
-
-    @property
-    def qk_dim(self) -> int:
-        return self.head_dim_qk or self.head_dim
-
-    @property
-    def hidden(self) -> int:
-        return int(self.width * self.mlp_ratio)
-
-    def constant(self, name: str) -> float:
-        """Return a constant of an attention kind, as given or as the kind's row has it."""
-        return self.constants.get(name, all_constants()[name].default)
-
-    def linformer_tokens(self, tokens: int) -> int:
-        """Return how many keys Linformer makes of those of a layer."""
-        return max(1, round(self.linformer_ratio * tokens))
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Optimiser, schedule and how often the run is saved."""
 
@@ -261,6 +121,7 @@ class TrainConfig:
     clip_norm: float = 0.0  # 0: no clipping
     norm_transition_epochs: float = 0.0  # over which layer norms turn into batch norms; 0: at once
     piece_size: int = 0  # images that a device takes at once; 0: 8 on a CPU, else all
+    remat: bool = False  # whether gradients compute each block again, to save memory
     precision: Precision = Precision.FLOAT32
     eval_batch_size: int = 256
     eval_every_epochs: int = 1
@@ -281,30 +142,6 @@ class TrainConfig:
             "must not exceed train.learning_rate",
         )
         require(self.batch_size % 2 == 0, "batch_size", "must be even: images are mixed in pairs")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchConfig:
-    """The search for an architecture: what may change, and the weight of latency."""
-
-    epochs: int = 300
-    kept: Kind = RELU_SOFTMAX  # where alpha is 1
-    replacement: Kind = SCALING  # where alpha is 0
-    granularity: Granularity = Granularity.HEAD
-    activation: ActivationGranularity = ActivationGranularity.NONE
-    cost: CostForm = CostForm.ADDITIVE
-    latency_weight: float = 1e-5  # lambda, of attention's seconds
-    activation_weight: float = 0.0  # eta, of GeLU's; 0: lambda Lat(GeLU) / Lat(attention)
-
-    def __post_init__(self) -> None:
-        require(self.epochs > 0, "epochs", "must be positive")
-        for name in ("latency_weight", "activation_weight"):
-            require(getattr(self, name) >= 0, name, "must not be negative")
-        require(
-            self.kept is not self.replacement,
-            "replacement",
-            f"must differ from search.kept ({self.kept.value})",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,6 +202,7 @@ class Config:
 
     def __post_init__(self) -> None:
         channels = self.model.channels
+        self.data.require_size(self.model.image_size)
         require(
             len(self.data.mean) == channels,
             "data.mean",
@@ -382,6 +220,32 @@ class Config:
             "must be divisible by twice distributed.processes",
         )
 
+    def require_searchable(self) -> None:
+        """Refuse a search among choices that the model has made, or does not have."""
+        model, choices = self.model, self.search.choices
+        require(
+            Choice.NORM not in choices or model.norm is NormForm.LAYER,
+            "model.norm",
+            'must be "layer" where search.choices has "norm": the search replaces some',
+        )
+        require(
+            Choice.ACTIVATION not in choices or model.activation is not Activation.QUADRATIC,
+            "model.activation",
+            'cannot be "quadratic" where search.choices has "activation"',
+        )
+        require(
+            Choice.TOKENS not in choices or not model.layer_tokens,
+            "model.layer_tokens",
+            'is for the search to find where search.choices has "tokens"',
+        )
+        for before, count in zip(
+            (model.tokens, *self.search.token_counts), self.search.token_counts, strict=False
+        ):
+            reason = model.refuse_merge(before, count)
+            if not reason and count == before:
+                reason = f"repeats {count}"
+            require(not reason, "search.token_counts", reason)
+
     @property
     def folder(self) -> Path:
         """Where a run goes unless the user says otherwise."""
@@ -389,8 +253,14 @@ class Config:
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a TOML file and apply `a.b=value` overrides."""
-    document = read_toml(path, "config file")
+    """Read a TOML file, or a shipped one by its name, and apply `a.b=value` overrides."""
+    path = find_shipped(Path(path), CONFIGS, "configuration")
+    document = read_toml(path, "configuration")
     for assignment in overrides:
         override(document, assignment)
+    if "model" not in document:
+        raise UserError(
+            f"{path}: section 'model' is missing; write one, or start from a trained model "
+            "with --from"
+        )
     return decode(Config, document, str(path))

@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from mpcvit.artifacts.protocols import Dealer, Protocol, Truncation, names_with
+from mpcvit.artifacts.shipped import PROFILES, find_shipped, shipped_names
 from mpcvit.codec import decode, encode, read_toml, require
-from mpcvit.errors import UserError, nearest
+from mpcvit.errors import UserError
 
-SHIPPED = Path(__file__).parent / "profiles"
 SECURE_DEFAULT = "cheetah"  # two parties, and nobody to trust
 DEALER_DEFAULT = "semi2k-dealer"  # two parties, and a dealer that colludes with neither
 _SHARED = (
     *("protocol", "ring_bits", "fraction_bits", "dealer"),
-    *("truncation", "reuse_weight_masks", "owned_weights"),
+    *("truncation", "reuse_weight_masks", "owned_weights", "squares"),
 )
+
+
+class InsecureProfileWarning(UserWarning):
+    """A profile under which one party could open every secret is used on purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,7 @@ class Profile:
     truncation: Truncation = Truncation.FAITHFUL
     reuse_weight_masks: bool = False  # open a weight once a session, where that pays
     owned_weights: bool = False  # kept whole by their owner rather than split into shares
+    squares: bool = False  # by SPU's kernel for squares, in programs without exp
     network: NetworkLink = field(default_factory=NetworkLink)
     limits: Limits = field(default_factory=Limits)
 
@@ -118,6 +123,11 @@ class Profile:
             not self.owned_weights or protocol.owned_weights,
             "owned_weights",
             f"needs {names_with(owned_weights=True)}: other protocols gain nothing by it",
+        )
+        require(
+            not self.squares or self.truncation is Truncation.LOCAL,
+            "squares",
+            'needs truncation = "local": otherwise a square takes one exchange more',
         )
 
     @property
@@ -167,12 +177,12 @@ def default_profile(dealer: str | None = None) -> str:
 def load_profile(source: str | Path | Profile) -> Profile:
     """Read a profile file, or one that comes with the package by its name.
 
-    >>> load_profile("semi2k-wan").network.round_trip_ms
+    >>> load_profile("semi2k-dealer-wan").network.round_trip_ms
     40.0
     """
     if isinstance(source, Profile):
         return source
-    path = _find(Path(source))
+    path = find_shipped(Path(source), PROFILES, "profile")
     document = read_toml(path, "profile")
     try:
         return decode(Profile, document, str(path))
@@ -182,17 +192,4 @@ def load_profile(source: str | Path | Profile) -> Profile:
 
 
 def shipped_profiles() -> list[str]:
-    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
-
-
-def _find(path: Path) -> Path:
-    """Return a file if it exists, else the package's own, as NAME or profiles/NAME.toml."""
-    if path.is_file():
-        return path
-    name = path.stem if path.suffix == ".toml" else path.name
-    if path in (Path(name), Path(f"{name}.toml"), Path("profiles") / f"{name}.toml"):
-        shipped = SHIPPED / f"{name}.toml"
-        if shipped.is_file():
-            return shipped
-        raise UserError(f"there is no profile '{name}'; {nearest(name, shipped_profiles())}")
-    raise UserError(f"there is no profile {path}")
+    return shipped_names(PROFILES)

@@ -55,6 +55,7 @@ class Provenance:
     environment: Environment
     config: dict[str, Any] = field(default_factory=dict)  # the whole experiment, resolved
     data_fingerprint: str = ""
+    started_from: str = ""  # digest of the parameters that its training began with
     teacher: str = ""  # digest of the parameters that it was distilled from
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -147,3 +148,15 @@ def _hardware() -> str:
     except (OSError, StopIteration):
         pass
     return f"{model}, {os.cpu_count()} cores"
+
+
+def advice_on(folder: Path) -> str:
+    """Say what to do with a folder that was given in place of a model, if it looks like one."""
+    if (folder / "config.json").is_file():
+        return (
+            "with foreign weights; make a checkpoint of them first: "
+            f"mpcvit import {folder} --out model.safetensors"
+        )
+    if (folder / MODEL_FILE).is_file():
+        return f"of a training; give the checkpoint in it: {folder / MODEL_FILE}"
+    return ""

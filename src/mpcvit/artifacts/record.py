@@ -86,10 +86,13 @@ class SetUpCost:
     received_bytes: int  # shares of the weights
     warm_up_bytes: int = 0  # sent in first uses of kernels whose masks are reused
     warm_up_exchanges: int = 0
+    start_s: float = 0.0  # starting processes, loading, and the server's queue
+    job_s: float = 0.0  # agreeing with the dealer on what it will deal
 
     @property
     def seconds(self) -> float:
-        return self.connect_s + self.compile_s + self.weights_s + self.warm_up_s
+        measured_s = self.connect_s + self.compile_s + self.weights_s + self.warm_up_s
+        return self.start_s + measured_s + self.job_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +103,30 @@ class OfflineCost:
     fetch_s: float  # from asking for it to having it, which may overlap an inference
     wait_s: float  # in which nothing else happened
     held_bytes: int  # memory of the largest inference's
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTimes:
+    """The wall-clock seconds of a run at the data owner's; all parts add up to `total_s`."""
+
+    set_up: dict[str, float]  # by what took them
+    images: tuple[tuple[int, float], ...]  # how many at a time, and their seconds
+
+    @property
+    def set_up_s(self) -> float:
+        return sum(self.set_up.values())
+
+    @property
+    def images_s(self) -> float:
+        return sum(seconds for _, seconds in self.images)
+
+    @property
+    def per_image_s(self) -> float:
+        return self.images_s / sum(count for count, _ in self.images)
+
+    @property
+    def total_s(self) -> float:
+        return self.set_up_s + self.images_s
 
 
 @register(FORMAT, "record of a private run")
@@ -119,6 +146,7 @@ class RunRecord:
     form: str = "plain"  # the network as it was trained, or "lowered"
     reveal: Reveal = Reveal.LOGITS  # what the data owner was given
     offline: OfflineCost | None = None  # where there is a dealer
+    elapsed_s: float | None = None  # from the call to its answer; older records lack it
 
     @property
     def images(self) -> int:
@@ -149,6 +177,25 @@ class RunRecord:
     @property
     def compute_s(self) -> float:
         return self._total(lambda stage: stage.compute_s)
+
+    @property
+    def times(self) -> RunTimes:
+        """Where the time of the whole run went."""
+        set_up, waited_s = self.set_up, 0.0 if self.offline is None else self.offline.wait_s
+        known = {
+            "start": set_up.start_s,
+            "connect": set_up.connect_s,
+            "compile": set_up.compile_s,
+            "weights": set_up.weights_s,
+            "randomness": set_up.job_s + set_up.warm_up_s + waited_s,
+        }
+        rest_s = 0.0
+        if self.elapsed_s is not None:
+            rest_s = self.elapsed_s - sum(known.values()) - self.measured_s
+        return RunTimes(
+            set_up={**known, "other parties": max(rest_s, 0.0)},
+            images=tuple((batch.images, batch.total.seconds) for batch in self.batches),
+        )
 
     def modelled_s(self, network: NetworkLink) -> float:
         """Seconds that all batches would take over a network, without the set-up.

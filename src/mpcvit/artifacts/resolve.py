@@ -3,7 +3,10 @@
 This is the one place that knows how many tokens a layer has.
 """
 
-from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, Mixture
+from dataclasses import replace
+
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture
+from mpcvit.artifacts.choices import Choice, LayerMixture, Mixture, SearchConfig
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.forms import Activation, FormChoice, LayerForm, NormForm
 from mpcvit.errors import UserError
@@ -25,6 +28,41 @@ def forms_of(model: ModelConfig, architecture: Architecture | Mixture) -> tuple[
             )
         )
     return tuple(forms)
+
+
+def made_explicit(model: ModelConfig, architecture: Architecture) -> Architecture:
+    """Return an architecture that leaves no form to the model's configuration."""
+    layers = (
+        replace(layer, form=FormChoice(**vars(form)))
+        for layer, form in zip(architecture.layers, forms_of(model, architecture), strict=True)
+    )
+    return Architecture(layers=tuple(layers), norm=head_norm_of(model, architecture))
+
+
+def mixture_of(model: ModelConfig, search: SearchConfig) -> Mixture:
+    """Return what every layer computes while a search decides."""
+    layer = LayerMixture(
+        kept=search.kept,
+        replacement=search.replacement,
+        granularity=search.granularity,
+        activation=search.activation,
+        norm=Choice.NORM in search.choices,
+        quadratic=Choice.ACTIVATION in search.choices,
+        token_counts=fewer_tokens(model, search),
+    )
+    return Mixture(layers=(layer,) * model.depth)
+
+
+def fewer_tokens(model: ModelConfig, search: SearchConfig) -> tuple[int, ...]:
+    """Return the counts of tokens that a search may merge to, the largest first.
+
+    Unless they are given, these are what merging pairs of neighbours once and twice leaves.
+    """
+    if Choice.TOKENS not in search.choices:
+        return ()
+    counts = range(model.tokens - 1, 0, -1)
+    possible = tuple(count for count in counts if model.grid(count) is not None)
+    return search.token_counts or possible[:2]
 
 
 def head_norm_of(model: ModelConfig, architecture: Architecture | Mixture) -> NormForm:

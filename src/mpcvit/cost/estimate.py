@@ -48,8 +48,8 @@ def estimate(model: ModelConfig, network: NetworkLink = WAN) -> LatencyTable:
     rest = (
         matmul(model.patches, patch_values, width)
         + per_layer.times(model.depth)
-        + norm
-        + matmul(1, width, model.classes)
+        + norm.times(1 + model.embed_norm)
+        + matmul(1, model.pooled_width, model.classes)
     )
     layer = LayerCosts(
         attention={kind: kind.cost(model) for kind in KINDS.values()},

@@ -2,10 +2,18 @@
 
 from mpcvit.data.augment import flip, random_erasing, random_resized_crop
 from mpcvit.data.batches import Batch, EvalBatch, TrainBatches, eval_batches
-from mpcvit.data.dataset import Dataset, Split, load_dataset, load_split, sample_evenly
+from mpcvit.data.dataset import (
+    Dataset,
+    Split,
+    count_classes,
+    load_dataset,
+    load_split,
+    sample_evenly,
+)
 from mpcvit.data.images import decode_image, fit_image, normalisation, normalise
 from mpcvit.data.inputs import Inputs, list_pictures, make_inputs
 from mpcvit.data.mixing import Mix, draw_mix, mix, partners, soft_targets
+from mpcvit.data.photos import Photos, read_photos, sift_pictures
 from mpcvit.data.randaugment import rand_augment
 
 __all__ = [
@@ -14,8 +22,10 @@ __all__ = [
     "EvalBatch",
     "Inputs",
     "Mix",
+    "Photos",
     "Split",
     "TrainBatches",
+    "count_classes",
     "decode_image",
     "draw_mix",
     "eval_batches",
@@ -32,6 +42,8 @@ __all__ = [
     "rand_augment",
     "random_erasing",
     "random_resized_crop",
+    "read_photos",
     "sample_evenly",
+    "sift_pictures",
     "soft_targets",
 ]

@@ -3,13 +3,17 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mpcvit.artifacts.config import DataConfig
+from mpcvit.artifacts.image_fit import ImageFit
+from mpcvit.codec import encode
 from mpcvit.data.cache import Decoded, ImageSource, Progress, cached
+from mpcvit.data.class_names import match_classes
 from mpcvit.data.images import fit_image
 from mpcvit.data.sources import Example, Source, SplitName, find_source
 from mpcvit.errors import UserError
@@ -23,6 +27,7 @@ class Split:
     images: np.ndarray  # uint8 [index, height, width, channel]
     labels: np.ndarray  # int32 [index]
     fingerprint: str = ""  # sha256 over pixels and labels; empty for arrays made in memory
+    matching: str = ""  # how its classes were matched with those of a model
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -55,8 +60,8 @@ def load_dataset(
 ) -> Dataset:
     """Load both splits, decoding them first where no cache holds them.
 
-    Training images are stored at `image_size`; test images are cut to
-    `config.eval_crop` too. Of training images only `config.train_images` are
+    Training images are stored at `image_size`; test images are prepared as
+    `config.eval_crop` and `config.fit` say. Of training images only `config.train_images` are
     kept, where that is set; `config.validation_images` are set apart before.
     `progress` hears (description, done, total).
     """
@@ -79,6 +84,11 @@ def load_dataset(
         fingerprint=hashlib.sha256(f"{kept.fingerprint} {tested.fingerprint}".encode()).hexdigest(),
         validation=validation,
     )
+
+
+def count_classes(config: DataConfig, channels: int) -> int:
+    """Count the classes of a data set; no image is decoded."""
+    return len(find_source(config).open_split("train", channels).classes)
 
 
 def sample_evenly(split: Split, count: int) -> list[np.ndarray]:
@@ -131,14 +141,26 @@ def load_split(
     *,
     image_size: int,
     channels: int,
-    classes: int,
+    classes: int | tuple[str, ...],
     progress: Progress | None = None,
     cache_dir: Path | None = None,
 ) -> Split:
-    """Load one split; the other one may be missing."""
+    """Load one split; the other one may be missing.
+
+    `classes` are how many there must be, or the names of a model's classes: then labels are
+    the model's.
+    """
     source = find_source(config)
-    return _as_split(
-        _load(source, config, split, image_size, channels, classes, progress, cache_dir)
+    count = classes if isinstance(classes, int) else None
+    decoded = _load(source, config, split, image_size, channels, count, progress, cache_dir)
+    if isinstance(classes, int):
+        return _as_split(decoded)
+    matched = match_classes(decoded.classes, classes, where=str(source.root))
+    return Split(
+        images=decoded.images,
+        labels=np.array(matched.places, np.int32)[decoded.labels],
+        fingerprint=decoded.fingerprint,
+        matching=matched.sentence,
     )
 
 
@@ -152,11 +174,13 @@ def _load(
     split: SplitName,
     image_size: int,
     channels: int,
-    classes: int,
+    classes: int | None,
     progress: Progress | None,
     cache_dir: Path | None,
 ) -> Decoded:
-    crop = config.eval_crop if split == "test" else 1.0
+    crop, fit = config.eval_crop, config.fit
+    if split == "train":  # kept whole: augmentation cuts
+        crop, fit = 1.0, replace(fit, edge=0)
 
     def decode() -> ImageSource:
         examples = source.open_split(split, channels)
@@ -166,36 +190,39 @@ def _load(
         return ImageSource(
             shape=(examples.count, image_size, image_size, channels),
             classes=examples.classes,
-            examples=_fit(examples.stream, image_size, crop, classes),
+            examples=_fit(examples.stream, image_size, crop, fit, len(examples.classes)),
         )
 
     def report(done: int, total: int) -> None:
         if progress is not None:
             progress(f"decoding {split} images", done, total)
 
-    key = _cache_key(source, split=split, image_size=image_size, channels=channels, crop=crop)
+    settings: dict[str, Any] = {"image_size": image_size, "channels": channels, "crop": crop}
+    if fit != ImageFit():
+        settings["fit"] = encode(fit)
+    key = _cache_key(source, split=split, **settings)
     decoded = cached(cache_dir or cache_folder(), key, decode, report)
     _refuse_class_count(source, len(decoded.classes), classes)
     return decoded
 
 
 def _fit(
-    stream: Iterator[Example], image_size: int, crop: float, classes: int
+    stream: Iterator[Example], image_size: int, crop: float, fit: ImageFit, classes: int
 ) -> Iterator[tuple[np.ndarray, int]]:
     for image, label, where in stream:
         if not 0 <= label < classes:
             raise UserError(f"{where} has label {label}, outside of 0 to {classes - 1}")
-        yield fit_image(image, image_size, crop), label
+        yield fit_image(image, image_size, crop, fit), label
 
 
-def _refuse_class_count(source: Source, found: int, classes: int) -> None:
-    if found != classes:
+def _refuse_class_count(source: Source, found: int, classes: int | None) -> None:
+    if classes is not None and found != classes:
         raise UserError(
             f"{source.root} has {found} classes, but the model has {classes} (model.classes)"
         )
 
 
-def _cache_key(source: Source, **settings: str | int | float) -> str:
+def _cache_key(source: Source, **settings: Any) -> str:
     """Name what the decoded arrays depend on, without reading a single image."""
     files = []
     try:

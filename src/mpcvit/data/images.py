@@ -8,21 +8,31 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from mpcvit.artifacts.image_fit import FitRule, ImageFit
 from mpcvit.errors import UserError
 
 # Pillow knows more, among them EPS, which it hands to Ghostscript
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
-SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"))
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+SUFFIXES = frozenset(
+    (
+        *(".avif", ".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm"),
+        *(".ppm", ".tif", ".tiff", ".webp"),
+    )
+)
 
-_CHANNELS_BY_MODE = {"1": 1, "L": 1, "P": 3, "RGB": 3}
+_GREY = frozenset(("1", "L", "LA", "La"))
+_COLOUR = frozenset(("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"))
+_LARGEST_SQUARE = ImageFit()
+_MOST_PIXELS = 2**24  # that a picture may have after scaling, before its middle is cut out
 
 
 def decode_image(data_or_path: bytes | Path, *, channels: int, where: str) -> np.ndarray:
     """Decode one picture to uint8 [height, width, channel], upright.
 
-    Grey becomes RGB by repetition; nothing that loses information is done.
-    Refused, with `where` as the sentence's subject: what Pillow cannot read to
-    its end, 16-bit samples, alpha, CMYK, animation, and pixel counts beyond
+    Grey becomes RGB by repetition. Of 16 bits the upper 8 are kept, and of an animation
+    the first frame. Other colours (CMYK, palettes) become RGB, and alpha that hides
+    nothing is dropped. Refused, with `where` as the sentence's subject: what Pillow cannot
+    read to its end, transparency, numbers of unknown range, and pixel counts beyond
     Pillow's limit.
 
     >>> buffer = io.BytesIO()
@@ -35,10 +45,8 @@ def decode_image(data_or_path: bytes | Path, *, channels: int, where: str) -> np
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(source, formats=FORMATS) as image:
-                _refuse_lossy(image, where)
                 ImageOps.exif_transpose(image, in_place=True)
-                mode = "RGB" if _CHANNELS_BY_MODE[image.mode] == 3 else "L"
-                pixels = np.asarray(image if image.mode == mode else image.convert(mode))
+                pixels = _take_pixels(image, where)
     except UserError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -66,28 +74,54 @@ def match_channels(image: np.ndarray, *, channels: int, where: str) -> np.ndarra
     )
 
 
-def fit_image(image: np.ndarray, size: int, crop: float = 1.0) -> np.ndarray:
-    """Scale an image and keep its central square of `size` pixels, bicubic.
+def fit_image(
+    image: np.ndarray, size: int, crop: float = 1.0, fit: ImageFit = _LARGEST_SQUARE
+) -> np.ndarray:
+    """Return an image of `size` x `size` pixels, by the rule of `fit`.
 
-        scale the shorter side to floor(size / crop), cut size x size from the middle
-
-    That is timm's crop_pct. Both happen in one step, so that a long thin picture
-    is never blown up as a whole.
+    The rule `cut` scales the shorter side to floor(size / crop) and cuts size x size from
+    the middle: timm's crop_pct, but in one step. The others scale first, to whole pixels,
+    and cut then, as Hugging Face and torchvision do.
 
     >>> fit_image(np.zeros((4, 6, 3), np.uint8), 5, crop=0.8).shape
     (5, 5, 3)
     """
     height, width, channels = image.shape
-    if height == width == size and crop == 1:
+    if height == width == size and crop == 1 and fit.edge_for(size) == size:
         return image
+    picture = Image.fromarray(image[..., 0] if channels == 1 else image)
+    filter = Image.Resampling[fit.resample.name]
+    if fit.rule is FitRule.CUT:
+        scaled = picture.resize((size, size), filter, box=_middle(width, height, size, crop))
+    else:
+        scaled = _scale_and_cut(picture, size, fit, filter)
+    return np.asarray(scaled).reshape(size, size, channels)
+
+
+def _middle(width: int, height: int, size: int, crop: float) -> tuple[float, float, float, float]:
+    """Return the box in a picture that becomes the model's image."""
     side = min(height, width) * size / math.floor(size / crop)
     left, top = (width - side) / 2, (height - side) / 2
     # rounding may push the far edge past the picture by one part in 2**53
-    box = (left, top, min(left + side, width), min(top + side, height))
-    scaled = Image.fromarray(image[..., 0] if channels == 1 else image).resize(
-        (size, size), Image.Resampling.BICUBIC, box=box
-    )
-    return np.asarray(scaled).reshape(size, size, channels)
+    return left, top, min(left + side, width), min(top + side, height)
+
+
+def _scale_and_cut(
+    picture: Image.Image, size: int, fit: ImageFit, filter: Image.Resampling
+) -> Image.Image:
+    edge, (width, height) = fit.edge_for(size), picture.size
+    wide = tall = edge
+    if fit.rule is FitRule.SHORTER:
+        shorter = min(width, height)
+        wide, tall = int(edge * width / shorter), int(edge * height / shorter)
+    left, top = ((side - size) / 2 for side in (wide, tall))
+    left, top = (round(left), round(top)) if fit.rounds_half else (int(left), int(top))
+    if wide * tall <= _MOST_PIXELS:
+        return picture.resize((wide, tall), filter).crop((left, top, left + size, top + size))
+    # a long thin picture is never blown up as a whole; its pixels may differ by a rounding
+    across, down = width / wide, height / tall
+    box = (left * across, top * down, (left + size) * across, (top + size) * down)
+    return picture.resize((size, size), filter, box=box)
 
 
 def normalisation(
@@ -118,15 +152,26 @@ def normalise(images: np.ndarray, factor: np.ndarray, offset: np.ndarray) -> np.
     return normalised.reshape(images.shape)
 
 
-def _refuse_lossy(image: Image.Image, where: str) -> None:
-    # a camera's MPO holds a preview besides the picture, not an animation
-    if getattr(image, "is_animated", False) and image.format != "MPO":
-        raise UserError(f"{where} holds several frames; a single picture is needed")
-    # Pillow narrows 16-bit RGB on the way in, and only the raw mode of its tiles tells
-    raw_modes = " ".join(str(tile.args) for tile in getattr(image, "tile", ()))
-    if image.mode[:1] in ("I", "F") or (image.format in ("PNG", "TIFF") and ";16" in raw_modes):
-        raise UserError(f"{where} has more than 8 bits per channel; convert it to 8 bits first")
-    if image.mode[-1:] in ("A", "a") or "transparency" in image.info:
-        raise UserError(f"{where} has an alpha channel; flatten it onto a background first")
-    if image.mode not in _CHANNELS_BY_MODE:
-        raise UserError(f"{where} is a {image.mode} image; convert it to RGB or grey first")
+def _take_pixels(image: Image.Image, where: str) -> np.ndarray:
+    """Return a picture's 8-bit pixels, grey or RGB, or refuse what has no such form."""
+    if image.mode.startswith("I;16"):
+        values = np.asarray(image)
+        if (values == image.info.get("transparency", -1)).any():
+            raise UserError(_transparent(where))
+        return (values >> 8).astype(np.uint8)  # as Pillow does with 16-bit RGB
+    if image.mode not in _GREY | _COLOUR:
+        raise UserError(
+            f"{where} holds numbers of unknown range ({image.mode}); convert it to 8 or 16 bits"
+        )
+    if image.has_transparency_data:
+        image = image.convert("RGBA") if image.mode not in ("LA", "La") else image.convert("LA")
+        if image.getchannel("A").getextrema() != (255, 255):
+            raise UserError(_transparent(where))
+    return np.asarray(image.convert("L" if image.mode in _GREY else "RGB"))
+
+
+def _transparent(where: str) -> str:
+    return (
+        f"{where} is transparent in places, and what should show through is not known; "
+        "flatten it onto a background first"
+    )

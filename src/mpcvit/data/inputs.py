@@ -29,11 +29,17 @@ def list_pictures(paths: Sequence[str | Path]) -> list[Path]:
                 raise UserError(f"there is no file {path}")
             pictures.append(path)
             continue
-        found = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES)
+        found = sorted(entry for entry in path.iterdir() if is_picture(entry))
         if not found:
             raise UserError(f"the folder {path} holds no images")
         pictures += found
     return pictures
+
+
+def is_picture(path: Path) -> bool:
+    """Return whether a file's name is that of a picture, and not hidden."""
+    is_named = path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    return is_named and path.is_file()
 
 
 def make_inputs(images: Sequence[Image], model: ModelConfig, data: DataConfig) -> Inputs:
@@ -44,7 +50,7 @@ def make_inputs(images: Sequence[Image], model: ModelConfig, data: DataConfig) -
     for index, image in enumerate(images):
         pixels = _decode(image, index, model.channels)
         resized += pixels.shape[:2] != (size, size)
-        fitted.append(fit_image(pixels, size, data.eval_crop))
+        fitted.append(fit_image(pixels, size, data.eval_crop, data.fit))
     constants = normalisation(data.mean, data.std, model.channels)
     return Inputs(normalise(np.stack(fitted), *constants), resized)
 

@@ -29,9 +29,8 @@ from mpcvit.foreign.model import (
     choose_heads,
     describe_model,
     name_classes,
-    read_fraction,
-    read_normalisation,
 )
+from mpcvit.foreign.preprocessing import Preprocessing, read_normalisation, read_timm
 from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, SOFTMAX
 
 _BLOCK = "classifier.blocks.{n}"
@@ -87,6 +86,8 @@ def recognises(names: Mapping[str, Any]) -> bool:
 
 
 def convert(source: Source, options: Options) -> ForeignModel:
+    if options.image_size is not None:
+        raise UserError("--image-size is for models of timm and Hugging Face")
     matched = match(source.tensors, _LAYOUT, source.origin)
     alphas = _take(matched, "alpha")
     betas = _take(matched, "beta")
@@ -116,17 +117,12 @@ def convert(source: Source, options: Options) -> ForeignModel:
         )
         for index in range(model.depth)
     )
-    mean, std = _find_normalisation(source, model)
-    is_known_data = (model.classes, model.image_size) in _NORMALISATION
     return ForeignModel(
         model=model,
         architecture=Architecture(layers=layers),
         parameters=nest(matched.parameters),
         classes=name_classes(None, model.classes, options=options, origin=source.origin),
-        mean=mean,
-        std=std,
-        # They evaluate on whole images there, whatever crop their configurations name.
-        eval_crop=1.0 if is_known_data else read_fraction(source.arguments.get("crop_pct")),
+        preprocessing=_find_preprocessing(source, model),
         origin=f"MPCViT authors' {name or 'ViT'}",
     )
 
@@ -189,12 +185,18 @@ def _require_binary(choices: np.ndarray, where: str) -> None:
         )
 
 
-def _find_normalisation(
-    source: Source, model: ModelConfig
-) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Return the constants that the training script recorded, else those of the data set."""
+def _find_preprocessing(source: Source, model: ModelConfig) -> Preprocessing:
+    """Return what the training script recorded, else the constants of the data set.
+
+    They evaluate on whole images of known data, whatever crop their configurations name.
+    """
     arguments = source.arguments
-    found = read_normalisation(arguments.get("mean"), arguments.get("std"), model.channels)
-    if found[0] is not None:
-        return found
-    return _NORMALISATION.get((model.classes, model.image_size), (None, None))
+    constants = _NORMALISATION.get((model.classes, model.image_size))
+    recorded = {name: arguments.get(name) for name in ("mean", "std", "crop_pct", "interpolation")}
+    if constants is not None:
+        recorded["crop_pct"] = 1.0
+        if read_normalisation(recorded["mean"], recorded["std"], model.channels)[0] is None:
+            recorded["mean"], recorded["std"] = constants
+    return read_timm(
+        recorded, image_size=model.image_size, channels=model.channels, where=source.origin
+    )

@@ -1,17 +1,27 @@
-"""Hugging Face's `ViTForImageClassification`: a folder with config.json.
+"""Hugging Face's image classifiers: a folder with config.json.
 
-Its blocks are `pre`; the config says heads, activation and LayerNorm eps. Files
-name the parts of a block in one of two ways; the later is that of version 5.
+Blocks are `pre`; the config says heads, activation and LayerNorm eps. Files name the parts
+of a block in one of two ways; the later is that of version 5.
+
+    ViT                the head reads the class token
+    DeiT               also a distillation token; with a second head, their mean
+    DINOv2             layer scale, maybe register tokens; class token and mean of the patches
+    CLIP               a norm after the embedding, no last norm; mean of the patches
+    SigLIP             no class token; mean of the patches
 """
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture
-from mpcvit.artifacts.config import Activation, BlockForm
+from mpcvit.artifacts.config import Activation, BlockForm, Pooling
+from mpcvit.artifacts.forms import NormForm
 from mpcvit.errors import UserError
-from mpcvit.foreign.mapping import Layout, embedding, linear, match, nest, norm
+from mpcvit.foreign.assemble import SECOND_HEAD, change_size, scale_fit
+from mpcvit.foreign.mapping import Layout, Rule, embedding, linear, match, nest, norm, tokens
 from mpcvit.foreign.model import (
     ForeignModel,
     Options,
@@ -19,51 +29,12 @@ from mpcvit.foreign.model import (
     choose_heads,
     describe_model,
     name_classes,
-    read_fraction,
-    read_normalisation,
 )
+from mpcvit.foreign.preprocessing import read_huggingface
 from mpcvit.kinds.table import SOFTMAX
 
-
-def _layout(block: str, qkv: tuple[str, str, str], proj: str, up: str, down: str) -> Layout:
-    return Layout(
-        project="a Hugging Face ViTForImageClassification",
-        rules=(
-            *embedding(
-                patch="vit.embeddings.patch_embeddings.projection",
-                class_token="vit.embeddings.cls_token",
-                position="vit.embeddings.position_embeddings",
-            ),
-            *norm("blocks_{n}/norm1", f"{block}.layernorm_before"),
-            *linear(
-                "blocks_{n}/attention/qkv",
-                [f"{block}.attention.{part}" for part in qkv],
-                "width",
-                "width",
-                optional_bias=True,
-            ),
-            *linear("blocks_{n}/attention/proj", f"{block}.attention.{proj}", "width", "width"),
-            *norm("blocks_{n}/norm2", f"{block}.layernorm_after"),
-            *linear("blocks_{n}/mlp/up", f"{block}.{up}", "hidden", "width"),
-            *linear("blocks_{n}/mlp/down", f"{block}.{down}", "width", "hidden"),
-            *norm("norm", "vit.layernorm"),
-            *linear("head", "classifier", "classes", "width"),
-        ),
-        unused=("vit.pooler.dense.weight", "vit.pooler.dense.bias"),
-    )
-
-
-_LAYOUT = _layout(
-    "vit.encoder.layer.{n}",
-    ("attention.query", "attention.key", "attention.value"),
-    "output.dense",
-    "intermediate.dense",
-    "output.dense",
-)
-_LAYOUT_5 = _layout(
-    "vit.layers.{n}", ("q_proj", "k_proj", "v_proj"), "o_proj", "mlp.fc1", "mlp.fc2"
-)
-
+_POOLER = ("attention.out_proj", "layernorm", "mlp.fc1", "mlp.fc2")  # of SigLIP
+PREPROCESSOR = "preprocessor_config.json"
 _ACTIVATIONS = {
     "gelu": Activation.GELU,
     "gelu_python": Activation.GELU,
@@ -75,8 +46,57 @@ _ACTIVATIONS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Family:
+    """What the models of one kind have in common, and where their config is silent."""
+
+    name: str
+    processor: str
+    pooling: Pooling = Pooling.CLASS
+    eps: float = 1e-12
+    activation: str = "gelu"
+    norm: NormForm | None = None  # of the head
+    is_nested: bool = False  # settings are in vision_config
+    resizes: bool = False  # takes images of any size, and interpolates positions
+    antialias: bool = False  # in doing so
+
+
+FAMILIES = {
+    "vit": _Family(name="ViT", processor="ViT"),
+    "deit": _Family(name="DeiT", processor="DeiT"),
+    "dinov2": _Family(
+        name="Dinov2", processor="Bit", pooling=Pooling.CLASS_MEAN, eps=1e-6, resizes=True
+    ),
+    "dinov2_with_registers": _Family(
+        name="Dinov2WithRegisters",
+        processor="Bit",
+        pooling=Pooling.CLASS_MEAN,
+        eps=1e-6,
+        resizes=True,
+        antialias=True,
+    ),
+    "clip": _Family(
+        name="CLIP",
+        processor="CLIP",
+        pooling=Pooling.MEAN,
+        eps=1e-5,
+        activation="quick_gelu",
+        norm=NormForm.LINEAR,
+        is_nested=True,
+    ),
+    "siglip": _Family(
+        name="Siglip",
+        processor="Siglip",
+        pooling=Pooling.MEAN,
+        eps=1e-6,
+        activation="gelu_pytorch_tanh",
+        is_nested=True,
+    ),
+}
+
+
 def recognises(names: Mapping[str, Any]) -> bool:
-    return any(name.startswith("vit.") for name in names)
+    return _family_of(names) is not None
 
 
 def convert(source: Source, options: Options) -> ForeignModel:
@@ -86,9 +106,19 @@ def convert(source: Source, options: Options) -> ForeignModel:
             f"{origin} is Hugging Face's, whose config.json says how to compute it: "
             "give the folder that holds both"
         )
-    is_5 = any(name.startswith("vit.layers.") for name in source.tensors)
-    matched = match(source.tensors, _LAYOUT_5 if is_5 else _LAYOUT, origin)
-    heads = config.get("num_attention_heads")
+    key = _family_of(source.tensors)
+    assert key is not None
+    family, layout = FAMILIES[key], _layout(key, source.tensors)
+    if not any(name.endswith("classifier.weight") for name in source.tensors):
+        raise UserError(
+            f"{origin} has no classifier, only the network before it: train one with "
+            f"{family.name}ForImageClassification first"
+        )
+    matched = match(source.tensors, layout, origin)
+    settings = config.get("vision_config", {}) if family.is_nested else config
+    if not isinstance(settings, Mapping):
+        raise UserError(f"{origin}: 'vision_config' in its config.json must be an object")
+    heads = settings.get("num_attention_heads")
     if heads is not None and type(heads) is not int:
         raise UserError(f"{origin}: num_attention_heads must be a whole number, not {heads!r}")
     model = describe_model(
@@ -96,33 +126,171 @@ def convert(source: Source, options: Options) -> ForeignModel:
         origin,
         heads=choose_heads(stated=heads, options=options, origin=origin),
         block=BlockForm.PRE,
-        norm_eps=_find_eps(config, origin),
-        activation=_find_activation(config, origin),
+        pooling=family.pooling,
+        norm_eps=_find_eps(settings, family, origin),
+        activation=_find_activation(settings, family, origin),
     )
-    mean, std = _find_normalisation(source.preprocessing, model.channels)
+    preprocessing = read_huggingface(
+        source.preprocessing,
+        usual=family.processor,
+        channels=model.channels,
+        where=str(Path(origin).parent / PREPROCESSOR),
+    )
+    found = preprocessing.image_size
+    wanted = options.image_size or (family.resizes and found) or model.image_size
+    if not options.image_size and found not in (None, wanted):
+        raise UserError(
+            f"{origin} takes images of {model.image_size} pixels, but its {PREPROCESSOR} makes "
+            f"images of {found}: mend that file, or add --image-size {found} to interpolate "
+            "positions"
+        )
+    model = change_size(model, matched, wanted, antialias=family.antialias, origin=origin)
+    architecture = Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads)
     return ForeignModel(
         model=model,
-        architecture=Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads),
+        architecture=replace(architecture, norm=family.norm),
         parameters=nest(matched.parameters),
         classes=name_classes(
             _list_names(config.get("id2label")), model.classes, options=options, origin=origin
         ),
-        mean=mean,
-        std=std,
-        eval_crop=_find_crop(source.preprocessing),
-        origin="Hugging Face's ViTForImageClassification",
+        preprocessing=scale_fit(preprocessing, wanted),
+        origin=f"Hugging Face's {family.name}ForImageClassification",
     )
 
 
-def _find_eps(config: Mapping[str, Any], origin: str) -> float:
-    eps = config.get("layer_norm_eps", 1e-12)
+def _family_of(names: Mapping[str, Any]) -> str | None:
+    prefixes = {name.partition(".")[0] for name in names}
+    if "vision_model" in prefixes:
+        has_class = "vision_model.embeddings.class_embedding" in names
+        return "clip" if has_class else "siglip"
+    return next((key for key in FAMILIES if key in prefixes), None)
+
+
+def _layout(key: str, names: Mapping[str, Any]) -> Layout:
+    family = FAMILIES[key]
+    project = f"a Hugging Face {family.name}ForImageClassification"
+    if family.is_nested:
+        return _tower_layout(project, has_class=key == "clip")
+    is_5 = any(".attention.q_proj." in name for name in names)
+    if family.pooling is Pooling.CLASS_MEAN:
+        return _dino_layout(project, key, is_5)
+    return _vit_layout(project, key, is_5, "cls_classifier.weight" in names)
+
+
+def _attention(block: str, is_5: bool) -> tuple[Rule, ...]:
+    old = ("attention.query", "attention.key", "attention.value"), "output.dense"
+    parts, proj = (("q_proj", "k_proj", "v_proj"), "o_proj") if is_5 else old
+    names = [f"{block}.attention.{part}" for part in parts]
+    return (
+        *linear("blocks_{n}/attention/qkv", names, "width", "width", optional_bias=True),
+        *linear("blocks_{n}/attention/proj", f"{block}.attention.{proj}", "width", "width"),
+    )
+
+
+def _mlp(up: str, down: str) -> tuple[Rule, ...]:
+    return (
+        *linear("blocks_{n}/mlp/up", up, "hidden", "width"),
+        *linear("blocks_{n}/mlp/down", down, "width", "hidden"),
+    )
+
+
+def _embedding(prefix: str) -> tuple[Rule, ...]:
+    return embedding(
+        patch=f"{prefix}.embeddings.patch_embeddings.projection",
+        class_token=f"{prefix}.embeddings.cls_token",
+        position=f"{prefix}.embeddings.position_embeddings",
+    )
+
+
+def _vit_layout(project: str, prefix: str, is_5: bool, has_teacher: bool) -> Layout:
+    block = f"{prefix}.layers.{{n}}" if is_5 else f"{prefix}.encoder.layer.{{n}}"
+    up, down = ("mlp.fc1", "mlp.fc2") if is_5 else ("intermediate.dense", "output.dense")
+    heads = linear("head", "classifier", "classes", "width")
+    if has_teacher:
+        heads = (
+            *linear("head", "cls_classifier", "classes", "width"),
+            *linear(SECOND_HEAD, "distillation_classifier", "classes", "width"),
+        )
+    return Layout(
+        project=project,
+        rules=(
+            *_embedding(prefix),
+            tokens(f"{prefix}.embeddings.distillation_token"),
+            *norm("blocks_{n}/norm1", f"{block}.layernorm_before"),
+            *_attention(block, is_5),
+            *norm("blocks_{n}/norm2", f"{block}.layernorm_after"),
+            *_mlp(f"{block}.{up}", f"{block}.{down}"),
+            *norm("norm", f"{prefix}.layernorm"),
+            *heads,
+        ),
+        unused=(f"{prefix}.pooler.dense.weight", f"{prefix}.pooler.dense.bias"),
+    )
+
+
+def _dino_layout(project: str, prefix: str, is_5: bool) -> Layout:
+    block = f"{prefix}.encoder.layer.{{n}}"
+    return Layout(
+        project=project,
+        rules=(
+            *_embedding(prefix),
+            tokens(f"{prefix}.embeddings.register_tokens"),
+            *norm("blocks_{n}/norm1", f"{block}.norm1"),
+            *_attention(block, is_5),
+            Rule("scale1_{n}", (f"{block}.layer_scale1.lambda1",), ("width",)),
+            *norm("blocks_{n}/norm2", f"{block}.norm2"),
+            *_mlp(f"{block}.mlp.fc1", f"{block}.mlp.fc2"),
+            Rule("scale2_{n}", (f"{block}.layer_scale2.lambda1",), ("width",)),
+            *norm("norm", f"{prefix}.layernorm"),
+            *linear("head", "classifier", "classes", "2 width"),
+        ),
+        unused=(f"{prefix}.embeddings.mask_token",),
+    )
+
+
+def _tower_layout(project: str, *, has_class: bool) -> Layout:
+    """Return the layout of CLIP's and SigLIP's vision towers."""
+    own, block = "vision_model.embeddings", "vision_model.encoder.layers.{n}"
+    names = [f"{block}.self_attn.{part}_proj" for part in "qkv"]
+    last = "vision_model.post_layernorm"
+    ends = (
+        Rule("embed/class_token", (f"{own}.class_embedding",), ("width",)),
+        *norm("embed/norm", "vision_model.pre_layrnorm"),
+    )
+    pooler = (
+        *("probe", "attention.in_proj_weight", "attention.in_proj_bias"),
+        *(f"{part}.{kind}" for part in _POOLER for kind in ("weight", "bias")),
+    )
+    return Layout(
+        project=project,
+        rules=(
+            *embedding(patch=f"{own}.patch_embedding", optional_bias=has_class),
+            Rule("embed/position", (f"{own}.position_embedding.weight",), ("tokens", "width")),
+            *(ends if has_class else norm("norm", last)),
+            *norm("blocks_{n}/norm1", f"{block}.layer_norm1"),
+            *linear("blocks_{n}/attention/qkv", names, "width", "width", optional_bias=True),
+            *linear("blocks_{n}/attention/proj", f"{block}.self_attn.out_proj", "width", "width"),
+            *norm("blocks_{n}/norm2", f"{block}.layer_norm2"),
+            *_mlp(f"{block}.mlp.fc1", f"{block}.mlp.fc2"),
+            *linear("head", "classifier", "classes", "width"),
+        ),
+        # the classifier reads tokens before these
+        unused=(
+            f"{own}.position_ids",
+            *(f"vision_model.head.{name}" for name in pooler),
+            *((f"{last}.weight", f"{last}.bias") if has_class else ()),
+        ),
+    )
+
+
+def _find_eps(settings: Mapping[str, Any], family: _Family, origin: str) -> float:
+    eps = settings.get("layer_norm_eps", family.eps)
     if type(eps) is not float or not math.isfinite(eps):
         raise UserError(f"{origin}: layer_norm_eps must be a number, not {eps!r}")
     return eps
 
 
-def _find_activation(config: Mapping[str, Any], origin: str) -> Activation:
-    name = config.get("hidden_act", "gelu")
+def _find_activation(settings: Mapping[str, Any], family: _Family, origin: str) -> Activation:
+    name = settings.get("hidden_act", family.activation)
     if name not in _ACTIVATIONS:
         raise UserError(
             f"{origin} uses hidden_act {name!r}, but only {', '.join(_ACTIVATIONS)} can be read"
@@ -134,32 +302,3 @@ def _list_names(labels: Any) -> list[str] | None:
     if not isinstance(labels, Mapping):
         return None
     return [str(labels.get(str(number), number)) for number in range(len(labels))]
-
-
-def _find_normalisation(
-    preprocessing: Mapping[str, Any], channels: int
-) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Return mean and std for pixels in [0, 1], or None if the scale is another."""
-    scale = preprocessing.get("rescale_factor", 1 / 255)
-    if preprocessing.get("do_rescale") is False or scale != 1 / 255:
-        return None, None
-    if preprocessing.get("do_normalize") is False:
-        return (0.0,) * channels, (1.0,) * channels
-    return read_normalisation(
-        preprocessing.get("image_mean"), preprocessing.get("image_std"), channels
-    )
-
-
-def _find_crop(preprocessing: Mapping[str, Any]) -> float | None:
-    """Return the part of an image that remains after resizing and cutting its centre."""
-    if not preprocessing.get("do_center_crop"):
-        return None
-    size, crop = (_edge(preprocessing.get(name)) for name in ("size", "crop_size"))
-    return None if size is None or crop is None else read_fraction(crop / size)
-
-
-def _edge(size: Any) -> int | None:
-    """Return the edge of a size: a number, or an object that names its edges."""
-    if isinstance(size, Mapping):
-        size = size.get("shortest_edge", size.get("height"))
-    return size if type(size) is int and size > 0 else None

@@ -19,6 +19,21 @@ _FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
 _LISTED = 8  # names that a message spells out
 _LONGEST = 160  # characters of one of them
 
+# What other networks have and this one has not, by the names of its tensors.
+_FEATURES = {
+    r"dist(illation)?_": "a distillation token",
+    r"reg(ister)?_token": "register tokens",
+    r"\.ls\d|layer_scale|gamma_\d": "layer scale",
+    r"[qk]_norm": "norms of queries and keys",
+    r"attn_pool|attention_pool|\.probe": "attention pooling",
+    r"fc1_g|w12|weights_in|swiglu": "gated MLPs (SwiGLU)",
+    r"rel(ative)?_pos": "relative positions",
+    r"rope|freqs": "rotary positions",
+    r"^text_model|logit_scale": "a text model",
+    r"mask_token": "a mask token",
+    r"attn\.norm|mlp\.norm|conv|downsample": "other parts than a plain ViT",
+}
+
 Change = Callable[[np.ndarray], np.ndarray]
 
 
@@ -89,46 +104,64 @@ def nest(parameters: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def linear(
-    ours: str, theirs: str | Sequence[str], out: str, inputs: str, *, optional_bias: bool = False
+    ours: str,
+    theirs: str | Sequence[str],
+    out: str,
+    inputs: str,
+    *,
+    optional_bias: bool = False,
+    optional: bool = False,
 ) -> tuple[Rule, Rule]:
     """Return rules for the weights [out, inputs] and bias of one linear, or several joined."""
     sources = (theirs,) if isinstance(theirs, str) else tuple(theirs)
     weights = tuple(f"{source}.weight" for source in sources)
     biases = tuple(f"{source}.bias" for source in sources)
     return (
-        Rule(f"{ours}/kernel", weights, (out, inputs), np.transpose),
-        Rule(f"{ours}/bias", biases, (out,), optional=optional_bias),
+        Rule(f"{ours}/kernel", weights, (out, inputs), np.transpose, optional),
+        Rule(f"{ours}/bias", biases, (out,), optional=optional or optional_bias),
     )
 
 
-def norm(ours: str, theirs: str) -> tuple[Rule, Rule]:
+def tokens(name: str) -> Rule:
+    """Return the rule for register tokens or a distillation token."""
+    return Rule("extra_tokens", (name,), ("1", "extra", "width"), lambda rows: rows[0], True)
+
+
+def norm(ours: str, theirs: str, *, optional: bool = False) -> tuple[Rule, Rule]:
     return (
-        Rule(f"{ours}/scale", (f"{theirs}.weight",), ("width",)),
-        Rule(f"{ours}/bias", (f"{theirs}.bias",), ("width",)),
+        Rule(f"{ours}/scale", (f"{theirs}.weight",), ("width",), optional=optional),
+        Rule(f"{ours}/bias", (f"{theirs}.bias",), ("width",), optional=optional),
     )
 
 
 def embedding(
-    *, patch: str, class_token: str, position: str, optional_class_token: bool = False
+    *,
+    patch: str,
+    class_token: str | None = None,
+    position: str | None = None,
+    optional_class_token: bool = False,
+    optional_bias: bool = False,
 ) -> tuple[Rule, ...]:
-    """Return rules for patches (as a linear), class token and positions (no batch axis)."""
-    return (
+    """Return rules for patches (as a linear), and for class token and positions if named."""
+    rules = [
         Rule(
             "embed/patch/kernel",
             (f"{patch}.weight",),
             ("width", "channels", "patch", "patch"),
             _flatten_patch,
         ),
-        Rule("embed/patch/bias", (f"{patch}.bias",), ("width",)),
-        Rule(
-            "embed/class_token",
-            (class_token,),
-            ("1", "1", "width"),
-            lambda token: token[0, 0],
-            optional=optional_class_token,
-        ),
-        Rule("embed/position", (position,), ("1", "tokens", "width"), lambda rows: rows[0]),
-    )
+        Rule("embed/patch/bias", (f"{patch}.bias",), ("width",), optional=optional_bias),
+    ]
+    if class_token is not None:
+        shape, optional = ("1", "1", "width"), optional_class_token
+        token = Rule(
+            "embed/class_token", (class_token,), shape, lambda token: token[0, 0], optional
+        )
+        rules.append(token)
+    if position is not None:
+        shape = ("1", "tokens", "width")
+        rules.append(Rule("embed/position", (position,), shape, lambda rows: rows[0]))
+    return tuple(rules)
 
 
 def shorten(names: Collection[str]) -> str:
@@ -182,9 +215,16 @@ def _require_names(
     if missing or unexpected:
         problems = (("lacks", missing), ("also has", unexpected))
         listed = "; it ".join(f"{verb} {shorten(names)}" for verb, names in problems if names)
+        found = [words for pattern, words in _FEATURES.items() if _any(pattern, unexpected)]
+        reason = f"has {', '.join(found)}, which cannot be read here" if found else ""
         raise UserError(
-            f"{origin} looks like {layout.project}, but is not one that can be read: it {listed}"
+            f"{origin} looks like {layout.project}, but "
+            f"{reason or 'is not one that can be read'}: it {listed}"
         )
+
+
+def _any(pattern: str, names: Sequence[str]) -> bool:
+    return any(re.search(pattern, name) for name in names)
 
 
 def _unify(

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture
-from mpcvit.artifacts.config import Activation, BlockForm, ModelConfig, Pooling
+from mpcvit.artifacts.config import Activation, BlockForm, DataConfig, ModelConfig, Pooling
+from mpcvit.artifacts.image_fit import ImageFit
 from mpcvit.errors import UserError
+from mpcvit.foreign.assemble import fold_defaults, fold_scales, join_heads, place_tokens
 from mpcvit.foreign.mapping import Matched
+from mpcvit.foreign.preprocessing import Preprocessing
 from mpcvit.foreign.tensor import Tensor
 
 
@@ -16,18 +19,25 @@ from mpcvit.foreign.tensor import Tensor
 class ForeignModel:
     """A network of another project, in this project's terms.
 
-    `mean`, `std` and `eval_crop` are what the images went through there, and
-    None where the source does not say it.
+    `preprocessing` is what the images went through there, as far as the source says it.
     """
 
     model: ModelConfig
     architecture: Architecture
     parameters: dict[str, Any] = field(repr=False, compare=False)
     classes: tuple[str, ...]
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-    eval_crop: float | None
+    preprocessing: Preprocessing
     origin: str
+
+    def data_config(
+        self, mean: tuple[float, ...] | None = None, std: tuple[float, ...] | None = None
+    ) -> DataConfig | None:
+        """Return how pictures are prepared, or None if mean or std are not known."""
+        own = self.preprocessing
+        mean, std = mean or own.mean, std or own.std
+        if mean is None or std is None:
+            return None
+        return DataConfig(mean=mean, std=std, fit=own.fit or ImageFit())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +47,7 @@ class Options:
     heads: int | None = None
     class_names: tuple[str, ...] | None = None
     relu_after: bool = True
+    image_size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +72,26 @@ def describe_model(
     heads: int,
     block: BlockForm,
     norm_eps: float,
+    pooling: Pooling | None = None,
+    patches_only: bool = False,
     activation: Activation = Activation.GELU,
     attention_eps: float = ModelConfig.attention_eps,
 ) -> ModelConfig:
-    """Return the model's configuration; sizes follow from the shapes of its tensors."""
-    sizes = matched.sizes
-    has_class_token = "embed/class_token" in matched.parameters
-    patches = sizes["tokens"] - has_class_token
-    side = math.isqrt(max(0, patches))
-    if patches < 1 or side * side != patches:
-        raise UserError(
-            f"{origin} has positions for {patches} patches, which do not make a square image"
-        )
+    """Return the model's configuration, and make its parameters those of our network.
+
+    Sizes follow from the shapes of the tensors. Without `pooling`, the head reads the class
+    token if there is one. `patches_only` says that other tokens have no positions.
+    """
+    own, sizes = matched.parameters, matched.sizes
+    if pooling is None:
+        pooling = Pooling.CLASS if "embed/class_token" in own else Pooling.MEAN
+    pooling = Pooling.CLASS_EXTRA if join_heads(matched) else pooling
+    is_pooled_norm = "pooled_norm/scale" in own
+    for part in ("scale", "bias") if is_pooled_norm else ():
+        own[f"norm/{part}"] = own.pop(f"pooled_norm/{part}")
+    fold_scales(matched)
+    fold_defaults(matched)
+    extra_tokens, side = place_tokens(matched, pooling, patches_only=patches_only, origin=origin)
     try:
         return ModelConfig(
             image_size=side * sizes["patch"],
@@ -84,8 +103,12 @@ def describe_model(
             channels=sizes["channels"],
             mlp_ratio=_ratio(sizes["hidden"], sizes["width"]),
             block=block,
-            pooling=Pooling.CLASS if has_class_token else Pooling.MEAN,
-            qkv_bias="blocks_0/attention/qkv/bias" in matched.parameters,
+            pooling=pooling,
+            # of one token it is the same before and after
+            pooled_norm=is_pooled_norm and pooling is Pooling.MEAN,
+            extra_tokens=extra_tokens,
+            embed_norm="embed/norm/scale" in own,
+            qkv_bias="blocks_0/attention/qkv/bias" in own,
             norm_eps=norm_eps,
             activation=activation,
             attention_eps=attention_eps,
@@ -129,31 +152,3 @@ def name_classes(
     if stated is not None and len(stated) == count:
         return tuple(stated)
     return tuple(str(number) for number in range(count))
-
-
-def read_normalisation(
-    mean: Any, std: Any, channels: int
-) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
-    """Return mean and std if both have one number per channel, else None twice."""
-    means, stds = _numbers(mean, channels), _numbers(std, channels)
-    if means is None or stds is None or min(stds) <= 0:
-        return None, None
-    return means, stds
-
-
-def read_fraction(value: Any) -> float | None:
-    """Return a number in (0, 1], or None.
-
-    >>> read_fraction(0.875), read_fraction(7), read_fraction("all")
-    (0.875, None, None)
-    """
-    numbers = _numbers([value], 1)
-    return numbers[0] if numbers is not None and 0 < numbers[0] <= 1 else None
-
-
-def _numbers(value: Any, count: int) -> tuple[float, ...] | None:
-    if not isinstance(value, (list, tuple)) or len(value) != count:
-        return None
-    if not all(type(item) in (int, float) and math.isfinite(item) for item in value):
-        return None
-    return tuple(float(item) for item in value)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +28,29 @@ def read_foreign(
     heads: int | None = None,
     class_names: Sequence[str] | None = None,
     relu_after: bool = True,
+    image_size: int | None = None,
 ) -> ForeignModel:
     """Read a checkpoint of the MPCViT authors, of timm or of Hugging Face.
 
     `path` is a PyTorch zip file, a safetensors file, or a folder with weights
     and config.json. `heads` is needed where the source does not say it;
-    `relu_after` tells whether tokens without GeLU end in a ReLU (MPCViT+).
+    `relu_after` tells whether tokens without GeLU end in a ReLU (MPCViT+);
+    `image_size` is another size than the source's, for which positions are interpolated.
     Nothing in the file is executed.
     """
     names = None if class_names is None else tuple(class_names)
-    options = Options(heads=heads, class_names=names, relu_after=relu_after)
+    options = Options(heads=heads, class_names=names, relu_after=relu_after, image_size=image_size)
     try:
         with open_source(Path(path)) as source:
             for form in _FORMATS:
                 if form.recognises(source.tensors):
                     return form.convert(source, options)
+            kind = source.config.get("model_type", source.config.get("architecture"))
+            who = f"a model of type {shorten([str(kind)])}" if kind else "not a model that is known"
             raise UserError(
-                f"{source.origin} is no ViT of the MPCViT authors, timm or Hugging Face; "
-                f"its tensors are {shorten(source.tensors)}"
+                f"{source.origin} is {who}; those that can be read are of the MPCViT authors, "
+                f"timm (vit, deit, deit3) and Hugging Face ({', '.join(huggingface.FAMILIES)}), "
+                f"each with its classifier; its tensors are {shorten(source.tensors)}"
             )
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
@@ -54,28 +59,45 @@ def read_foreign(
 @contextmanager
 def open_source(path: Path) -> Iterator[Source]:
     """Give a file or folder as named tensors, readable until the block ends."""
-    weights = _find_weights(path) if path.is_dir() else path
+    weights = _find_weights(path) if path.is_dir() else (path,)
     beside = path if path.is_dir() else None
-    with _open_tensors(weights) as (tensors, arguments):
+    with ExitStack() as stack:
+        tensors: dict[str, Tensor] = {}
+        arguments: Mapping[str, Any] = {}
+        for file in weights:
+            found, arguments = stack.enter_context(_open_tensors(file))
+            tensors |= found
         yield Source(
-            origin=str(weights),
+            origin=str(weights[0]),
             tensors=_strip_wrappers(tensors),
             config=_read_object(beside, "config.json"),
-            preprocessing=_read_object(beside, "preprocessor_config.json"),
+            preprocessing=_read_object(beside, huggingface.PREPROCESSOR),
             arguments=arguments,
         )
 
 
-def _find_weights(folder: Path) -> Path:
+def _find_weights(folder: Path) -> tuple[Path, ...]:
+    """Return the file of weights in a folder, or the files that its index lists."""
     for name in _WEIGHTS:
         if (folder / name).is_file():
-            return folder / name
-        if (folder / f"{name}.index.json").is_file():
-            raise UserError(
-                f"{folder} splits its weights over several files; "
-                "save the model again with a larger max_shard_size"
-            )
+            return (folder / name,)
+        index = f"{name}.index.json"
+        if (folder / index).is_file():
+            return _read_index(folder, index)
     raise UserError(f"{folder} holds neither {' nor '.join(_WEIGHTS)}")
+
+
+def _read_index(folder: Path, name: str) -> tuple[Path, ...]:
+    listed = _read_object(folder, name).get("weight_map")
+    if not isinstance(listed, Mapping) or not listed:
+        raise UserError(f"{folder / name} has no weight_map, so it names no files")
+    files = sorted({str(file) for file in listed.values()})
+    for file in files:
+        if Path(file).name != file:
+            raise UserError(f"{folder / name} names {file!r}, which is not a file beside it")
+        if not (folder / file).is_file():
+            raise UserError(f"{folder} lacks {file}, which {name} lists; download it again")
+    return tuple(folder / file for file in files)
 
 
 def _read_object(folder: Path | None, name: str) -> Mapping[str, Any]:

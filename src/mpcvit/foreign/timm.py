@@ -1,8 +1,8 @@
-"""timm's plain Vision Transformers: a file of tensors, or a folder from the hub.
+"""timm's Vision Transformers: a file of tensors, or a folder from the hub.
 
-Facts of that library: LayerNorm eps 1e-6, normalisation before attention and
-MLP (`pre`), GeLU by erf, class token first. A file alone cannot say the number
-of heads, so widths of the standard models imply theirs and others need --heads.
+Facts of that library: LayerNorm eps 1e-6 (CLIP's 1e-5), normalisation before attention and
+MLP (`pre`), GeLU by erf, class token first. A file alone cannot say the number of heads, so
+widths of the standard models imply theirs and others need --heads.
 """
 
 import re
@@ -10,9 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture
-from mpcvit.artifacts.config import Activation, BlockForm
+from mpcvit.artifacts.config import Activation, BlockForm, Pooling
 from mpcvit.errors import UserError
-from mpcvit.foreign.mapping import Layout, Matched, embedding, linear, match, nest, norm
+from mpcvit.foreign.assemble import SECOND_HEAD, change_size
+from mpcvit.foreign.mapping import (
+    Layout,
+    Matched,
+    Rule,
+    embedding,
+    linear,
+    match,
+    nest,
+    norm,
+    tokens,
+)
 from mpcvit.foreign.model import (
     ForeignModel,
     Options,
@@ -20,9 +31,8 @@ from mpcvit.foreign.model import (
     choose_heads,
     describe_model,
     name_classes,
-    read_fraction,
-    read_normalisation,
 )
+from mpcvit.foreign.preprocessing import read_timm
 from mpcvit.kinds.table import SOFTMAX
 
 _LAYOUT = Layout(
@@ -33,7 +43,11 @@ _LAYOUT = Layout(
             class_token="cls_token",
             position="pos_embed",
             optional_class_token=True,
+            optional_bias=True,
         ),
+        *norm("embed/norm", "norm_pre", optional=True),
+        tokens("dist_token"),
+        tokens("reg_token"),
         *norm("blocks_{n}/norm1", "blocks.{n}.norm1"),
         *linear(
             "blocks_{n}/attention/qkv",
@@ -43,19 +57,28 @@ _LAYOUT = Layout(
             optional_bias=True,
         ),
         *linear("blocks_{n}/attention/proj", "blocks.{n}.attn.proj", "width", "width"),
+        Rule("scale1_{n}", ("blocks.{n}.ls1.gamma",), ("width",), optional=True),
         *norm("blocks_{n}/norm2", "blocks.{n}.norm2"),
         *linear("blocks_{n}/mlp/up", "blocks.{n}.mlp.fc1", "hidden", "width"),
         *linear("blocks_{n}/mlp/down", "blocks.{n}.mlp.fc2", "width", "hidden"),
-        *norm("norm", "norm"),
+        Rule("scale2_{n}", ("blocks.{n}.ls2.gamma",), ("width",), optional=True),
+        *norm("norm", "norm", optional=True),
+        *norm("pooled_norm", "fc_norm", optional=True),
         *linear("head", "head", "classes", "width"),
+        *linear(SECOND_HEAD, "head_dist", "classes", "width", optional=True),
     ),
 )
 
-# The plain models: all that share these tensors, a class token, GeLU and eps 1e-6.
-_HEADS_OF_FAMILY = {
-    **{"vit_tiny": 3, "vit_small": 6, "vit_base": 12, "vit_large": 16},
-    **{"vit_huge": 16, "vit_giant": 16, "vit_gigantic": 16, "test_vit": 2},
-    **{"deit_tiny": 3, "deit_small": 6, "deit_base": 12},
+# Names of the models that share these tensors, by their sizes.
+_NAME = re.compile(
+    r"(?P<size>test_vit|(vit|deit3?)_[a-z]+)(_distilled)?(_patch[0-9]+)?(_reg[0-9])?"
+    r"(_gap|_dinov2|_clip(?P<quick>_quickgelu)?)?(_[0-9]+)?(_miil)?"
+)
+_HEADS = {
+    **{"vit_tiny": 3, "vit_small": 6, "vit_medium": 8, "vit_mediumd": 8, "vit_betwixt": 10},
+    **{"vit_base": 12, "vit_large": 16, "vit_huge": 16, "vit_giant": 16, "vit_gigantic": 16},
+    **{"deit_tiny": 3, "deit_small": 6, "deit_base": 12, "test_vit": 2},
+    **{"deit3_small": 6, "deit3_medium": 8, "deit3_base": 12, "deit3_large": 16, "deit3_huge": 16},
 }
 _HEADS_OF_WIDTH = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1664: 16}
 
@@ -84,31 +107,34 @@ def recognises(names: Mapping[str, Any]) -> bool:
 
 
 def convert(source: Source, options: Options) -> ForeignModel:
-    matched = match(source.tensors, _LAYOUT, source.origin)
-    arguments = _section(source.config, "model_args", source.origin)
-    _require_known_arguments(arguments, source.origin)
-    _require_our_pooling(matched, source.config, arguments, source.origin)
-    architecture = source.config.get("architecture")
+    config, origin = source.config, source.origin
+    matched = match(source.tensors, _LAYOUT, origin)
+    arguments = _section(config, "model_args", origin)
+    _require_known_arguments(arguments, origin)
+    _require_a_norm(matched, origin)
+    architecture = config.get("architecture")
+    name = _find_name(architecture, origin)
     model = describe_model(
         matched,
-        source.origin,
-        heads=_find_heads(matched, architecture, arguments, options, source.origin),
+        origin,
+        pooling=_find_pooling(matched, config, arguments, origin),
+        patches_only=arguments.get("no_embed_class") is True,
+        heads=_find_heads(matched, name, arguments, options, origin),
         block=BlockForm.PRE,
-        norm_eps=1e-6,
-        activation=_find_activation(arguments, source.origin),
+        norm_eps=1e-5 if "embed/norm/scale" in matched.parameters else 1e-6,
+        activation=_find_activation(arguments, name, origin),
     )
     # Older hub folders have these entries at the top.
-    pretrained = {**source.config, **_section(source.config, "pretrained_cfg", source.origin)}
-    mean, std = read_normalisation(pretrained.get("mean"), pretrained.get("std"), model.channels)
-    names = _list_names(source.config.get("label_names", pretrained.get("label_names")))
+    pretrained = {**config, **_section(config, "pretrained_cfg", origin)}
+    size = options.image_size or model.image_size
+    model = change_size(model, matched, size, antialias=True, origin=origin)
+    names = _list_names(config.get("label_names", pretrained.get("label_names")))
     return ForeignModel(
         model=model,
         architecture=Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads),
         parameters=nest(matched.parameters),
-        classes=name_classes(names, model.classes, options=options, origin=source.origin),
-        mean=mean,
-        std=std,
-        eval_crop=read_fraction(pretrained.get("crop_pct")),
+        classes=name_classes(names, model.classes, options=options, origin=origin),
+        preprocessing=read_timm(pretrained, image_size=size, channels=model.channels, where=origin),
         origin=f"timm's {architecture or 'ViT'}",
     )
 
@@ -129,27 +155,49 @@ def _require_known_arguments(arguments: Mapping[str, Any], origin: str) -> None:
         )
 
 
-def _require_our_pooling(
+def _require_a_norm(matched: Matched, origin: str) -> None:
+    if not {"norm/scale", "pooled_norm/scale"} & set(matched.parameters):
+        raise UserError(f"{origin} looks like a timm ViT, but it lacks norm.weight, norm.bias")
+
+
+def _find_pooling(
     matched: Matched, config: Mapping[str, Any], arguments: Mapping[str, Any], origin: str
-) -> None:
-    """Require the class token, or the mean over patches if there is no class token."""
+) -> Pooling:
+    """Return what the head reads; a norm after pooling comes with the mean."""
+    has_token = "embed/class_token" in matched.parameters
     stated = arguments.get("global_pool", config.get("global_pool"))
-    if "embed/class_token" in matched.parameters:
-        wanted, pooling = "token", stated or "token"
-    else:
-        wanted, pooling = "avg", stated
-    if pooling is None:
+    if stated is None and has_token:
+        stated = "avg" if "pooled_norm/scale" in matched.parameters else "token"
+    if stated is None:
         raise UserError(
             f"{origin} has no class token and does not say how it pools: "
             "give the folder that also holds its config.json"
         )
-    if pooling != wanted:
-        raise UserError(f"{origin} pools by {pooling!r}, but only {wanted!r} can be read here")
+    known = {"token": Pooling.CLASS, "avg": Pooling.MEAN} if has_token else {"avg": Pooling.MEAN}
+    if stated not in known:
+        raise UserError(
+            f"{origin} pools by {stated!r}, but only {' and '.join(map(repr, known))} can be read "
+            "here"
+        )
+    return known[stated]
+
+
+def _find_name(architecture: Any, origin: str) -> re.Match[str] | None:
+    """Return the parts of a model's name, or None if there is none."""
+    if architecture is None:
+        return None
+    name = _NAME.fullmatch(str(architecture))
+    if name is None or name["size"] not in _HEADS:
+        raise UserError(
+            f"{origin} is timm's {architecture!r}, which is not one of the ViTs that can be read: "
+            + ", ".join(_HEADS)
+        )
+    return name
 
 
 def _find_heads(
     matched: Matched,
-    architecture: Any,
+    name: re.Match[str] | None,
     arguments: Mapping[str, Any],
     options: Options,
     origin: str,
@@ -157,28 +205,24 @@ def _find_heads(
     stated = arguments.get("num_heads")
     if stated is not None and type(stated) is not int:
         raise UserError(f"{origin}: model_args.num_heads must be a whole number, not {stated!r}")
-    if architecture is None:
-        has_class_token = "embed/class_token" in matched.parameters
-        usual = _HEADS_OF_WIDTH.get(matched.sizes["width"]) if has_class_token else None
-        return choose_heads(stated=stated, usual=usual, options=options, origin=origin)
-    family = re.sub(r"_patch[0-9]+_[0-9]+(_miil)?\Z", "", str(architecture))
-    if family not in _HEADS_OF_FAMILY:
-        raise UserError(
-            f"{origin} is timm's {architecture!r}, which is not one of its plain ViTs: "
-            + ", ".join(_HEADS_OF_FAMILY)
-        )
-    if stated is None:
-        stated = _HEADS_OF_FAMILY[family]
-    return choose_heads(stated=stated, options=options, origin=origin)
+    if name is not None:
+        stated = _HEADS[name["size"]] if stated is None else stated
+        return choose_heads(stated=stated, options=options, origin=origin)
+    has_class_token = "embed/class_token" in matched.parameters
+    usual = _HEADS_OF_WIDTH.get(matched.sizes["width"]) if has_class_token else None
+    return choose_heads(stated=stated, usual=usual, options=options, origin=origin)
 
 
-def _find_activation(arguments: Mapping[str, Any], origin: str) -> Activation:
-    name = arguments.get("act_layer") or "gelu"
-    if name not in _ACTIVATIONS:
+def _find_activation(
+    arguments: Mapping[str, Any], name: re.Match[str] | None, origin: str
+) -> Activation:
+    usual = "quick_gelu" if name is not None and name["quick"] else "gelu"
+    stated = arguments.get("act_layer") or usual
+    if stated not in _ACTIVATIONS:
         raise UserError(
-            f"{origin} uses act_layer {name!r}, but only {', '.join(_ACTIVATIONS)} can be read"
+            f"{origin} uses act_layer {stated!r}, but only {', '.join(_ACTIVATIONS)} can be read"
         )
-    return _ACTIVATIONS[name]
+    return _ACTIVATIONS[stated]
 
 
 def _list_names(labels: Any) -> list[str] | None:

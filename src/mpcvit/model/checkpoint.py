@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
-from mpcvit.artifacts.provenance import Provenance
+from mpcvit.artifacts.provenance import Provenance, advice_on
 from mpcvit.artifacts.resolve import validate
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
@@ -137,6 +137,9 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Read a safetensors file whole, with its metadata."""
     path = Path(path)
     if not path.is_file():
+        wanted = "but a checkpoint is a file (.safetensors)"
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, {advice_on(path) or wanted}")
         raise UserError(f"there is no file {path}")
     try:
         with safe_open(path, framework="numpy") as file:
@@ -158,6 +161,7 @@ def _check(checkpoint: Checkpoint) -> None:
             f"the normalisation has {len(checkpoint.data.mean)} channels, "
             f"but the model has {model.channels}"
         )
+    checkpoint.data.require_size(model.image_size)
     tree = jax.eval_shape(lambda: init_parameters(model, architecture, seed=0))
     expected, found = _shapes(tree), _shapes(checkpoint.parameters)
     if expected == found:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from jaxtyping import Array, Float
 
-from mpcvit.artifacts.architecture import HeadChoice, LayerMixture
+from mpcvit.artifacts.architecture import HeadChoice
+from mpcvit.artifacts.choices import LayerMixture
 from mpcvit.attention.kind_math import Context, Drop, attend
 from mpcvit.kinds.table import Kind
 from mpcvit.model.gather import gather, merge

@@ -142,7 +142,8 @@ class BatchNorm(nn.Module):
     In training, mean and variance are those of the images that a device takes at
     once (train.piece_size). They are also put into the collection "statistics".
     In evaluation they are constants beside scale and bias. `layer_share` of a layer
-    norm with the same scale and bias is mixed in while a network is converted.
+    norm with the same scale and bias is mixed in while a network is converted. A `mixed`
+    norm learns that share, and mixes in evaluation too: a search decides by it.
     `clip` bounds what it gives, because an outlier is not divided by its own size.
     Statistics are float32 whatever the computing type.
     Secure cost: none once folded into the weights around it; a clip takes comparisons.
@@ -152,6 +153,7 @@ class BatchNorm(nn.Module):
     eps: float
     clip: float = 0.0
     dtype: Any = jnp.float32
+    mixed: bool = False
 
     @nn.compact
     def __call__(
@@ -164,18 +166,20 @@ class BatchNorm(nn.Module):
         zeros, ones, width = nn.initializers.zeros, nn.initializers.ones, x.shape[-1:]
         scale, bias = self.param("scale", ones, width), self.param("bias", zeros, width)
         mean, variance = self.param("mean", zeros, width), self.param("variance", ones, width)
+        if self.mixed:
+            layer_share = self.param("layer_share", ones, ())
         rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
         if train:
             y, mean, variance = kernels.batch_normalise(rows, scale, bias, self.eps)
             if self.is_mutable_collection("statistics"):
                 self.put_variable("statistics", "mean", mean)
                 self.put_variable("statistics", "variance", variance)
-            if layer_share is not None:
-                by_token = kernels.normalise(rows, scale, bias, self.eps)
-                y = (1 - layer_share) * y + layer_share * by_token
         else:
             gain = scale * jax.lax.rsqrt(variance + self.eps)
             y = rows * gain[None] + (bias - mean * gain)[None]
+        if layer_share is not None and (train or self.mixed):
+            by_token = kernels.normalise(rows, scale, bias, self.eps)
+            y = (1 - layer_share) * y + layer_share * by_token
         if self.clip:
             y = jnp.clip(y, -self.clip, self.clip)
         return y.astype(self.dtype).reshape(x.shape)
@@ -199,6 +203,24 @@ def merge_tokens(
     cells = x[:, kept:].reshape(batch, rows, down, columns, across, width)
     merged = cells.mean(axis=(2, 4)).reshape(batch, rows * columns, width)
     return jnp.concatenate([x[:, :kept], merged], axis=1) if kept else merged
+
+
+def spread_tokens(
+    x: Float[Array, "batch fewer width"], before: tuple[int, int], after: tuple[int, int]
+) -> Float[Array, "batch token width"]:
+    """Put merged patches back into all places of the finer grid that they were merged from.
+
+    >>> x = jnp.array([[[0.0], [1.5], [3.5]]])
+    >>> spread_tokens(x, (2, 2), (2, 1)).ravel().tolist()
+    [0.0, 1.5, 1.5, 3.5, 3.5]
+    """
+    batch, tokens, width = x.shape
+    kept = tokens - after[0] * after[1]
+    (rows, columns), (down, across) = after, (before[0] // after[0], before[1] // after[1])
+    cells = x[:, kept:].reshape(batch, rows, 1, columns, 1, width)
+    cells = jnp.broadcast_to(cells, (batch, rows, down, columns, across, width))
+    spread = cells.reshape(batch, before[0] * before[1], width)
+    return jnp.concatenate([x[:, :kept], spread], axis=1) if kept else spread
 
 
 def dropout(rng: Array, x: Array, rate: float) -> Array:

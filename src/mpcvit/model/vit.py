@@ -9,13 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from mpcvit.artifacts.architecture import (
-    Architecture,
-    LayerArchitecture,
-    LayerMixture,
-    Mixture,
-    MlpForm,
-)
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
+from mpcvit.artifacts.choices import LayerMixture, Mixture
 from mpcvit.artifacts.config import BlockForm, ModelConfig, Pooling
 from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
 from mpcvit.artifacts.resolve import forms_of, head_norm_of, validate
@@ -32,6 +27,7 @@ from mpcvit.model.layers import (
     drop_path,
     dropout,
     merge_tokens,
+    spread_tokens,
 )
 
 Images = Float[Array, "batch row column channel"]
@@ -41,7 +37,10 @@ Intermediates = dict[str, Any]
 
 
 class Embed(nn.Module):
-    """Cut images into patches, project them, add class token and positions."""
+    """Cut images into patches, project them, add leading tokens and positions.
+
+    An extra token has no parameter of its own: its position is all that it is at first.
+    """
 
     config: ModelConfig
     dtype: Any = jnp.float32
@@ -60,14 +59,18 @@ class Embed(nn.Module):
             kernel_init=nn.initializers.he_normal(),
             name="patch",
         )(patches)
-        if config.pooling is Pooling.CLASS:
+        if config.extra_tokens:
+            extra = jnp.zeros((batch, config.extra_tokens, config.width), x.dtype)
+            x = jnp.concatenate([extra, x], axis=1)
+        if config.has_class_token:
             token = self.param("class_token", nn.initializers.zeros, (config.width,))
             token = jnp.broadcast_to(token.astype(x.dtype), (batch, 1, config.width))
             x = jnp.concatenate([token, x], axis=1)
         position = self.param(
             "position", nn.initializers.normal(stddev=0.2), (config.tokens, config.width)
         )
-        return x + position.astype(x.dtype)[None]
+        x = x + position.astype(x.dtype)[None]
+        return LayerNorm(config.norm_eps, self.dtype, name="norm")(x) if config.embed_norm else x
 
 
 class Attention(nn.Module):
@@ -164,9 +167,14 @@ class Mlp(nn.Module):
         return jax.nn.relu(y) if form.ends_in_relu else y
 
     def _mixed(self, x: Tokens, train: bool) -> Tokens:
-        """(beta gelu(h) + (1 - beta) h) W2, h = x W1, with a beta per token or one."""
+        """(beta gelu(h) + (1 - beta) h) W2, h = x W1, with a beta per token or one.
+
+        Against a learnt quadratic: (beta gelu(h) + (1 - beta) quadratic(h)) W2.
+        """
+        assert isinstance(self.layer, LayerMixture)
         hidden, beta = self.up(x), self.beta.astype(self.dtype)[None, :, None]
-        hidden = beta * self._activate(hidden) + (1 - beta) * hidden
+        other = self.quadratic(hidden) if self.layer.quadratic else hidden
+        hidden = beta * self._activate(hidden) + (1 - beta) * other
         return self.down(self._drop(hidden, train))
 
     def _activate(self, x: Array) -> Array:
@@ -205,11 +213,13 @@ class Block(nn.Module):
         self, x: Tokens, *, train: bool, layer_share: Array | None = None
     ) -> tuple[FewerTokens, Intermediates]:
         config, form, run = self.config, self.form, {"train": train, "layer_share": layer_share}
-        norm1 = _norm(config, form.norm1, "norm1", self.dtype, **run)
-        norm2 = _norm(config, form.norm2, "norm2", self.dtype, **run)
+        norm1 = _norm(config, self._norm(form.norm1), "norm1", self.dtype, **run)
+        norm2 = _norm(config, self._norm(form.norm2), "norm2", self.dtype, **run)
         attention = Attention(config, self.layer, dtype=self.dtype, name="attention")
         mlp = Mlp(config, self.layer, form, dtype=self.dtype, name="mlp")
         x = merge_to(config, x, form.tokens)
+        if isinstance(self.layer, LayerMixture) and self.layer.token_counts:
+            x = self._mix_tokens(x, self.layer.token_counts)
 
         y, scores = attention(norm1(x), train=train)
         x = x + self._branch(y, train)
@@ -219,6 +229,19 @@ class Block(nn.Module):
         else:
             x = x + self._branch(mlp(norm2(x), train=train), train)
         return x, {"scores": scores, "attention": y, "output": x}
+
+    def _norm(self, form: NormForm) -> NormForm | None:
+        """Return the form of a norm, or None while a search decides."""
+        return None if isinstance(self.layer, LayerMixture) and self.layer.norm else form
+
+    def _mix_tokens(self, x: Tokens, counts: tuple[int, ...]) -> Tokens:
+        """x = t x + (1 - t) merged(x), for each count; merged tokens stand in all their places."""
+        shares = self.param("token_shares", nn.initializers.ones, (len(counts),))
+        for share, count in zip(shares.astype(self.dtype), counts, strict=True):
+            before, after = _grids(self.config, x.shape[1], count)
+            merged = spread_tokens(merge_tokens(x, before, after), before, after)
+            x = share * x + (1 - share) * merged
+        return x
 
     def _branch(self, x: Tokens, train: bool) -> Tokens:
         if train and self.config.dropout > 0:
@@ -240,12 +263,32 @@ class Head(nn.Module):
 
 
 def _classify(
-    config: ModelConfig, form: NormForm, x: Tokens, **run: Any
+    config: ModelConfig, form: NormForm | None, x: Tokens, **run: Any
 ) -> tuple[Float[Array, "batch classes"], Tokens]:
-    """Logits and normalised tokens; the submodules belong to the module that calls this."""
-    x = _norm(config, form, "norm", **run)(x)
-    pooled = x[:, 0] if config.pooling is Pooling.CLASS else x.mean(axis=1)
-    return Linear(config.width, config.classes, name="head")(pooled), x
+    """Logits and the last tokens, normalised unless the norm comes after pooling.
+
+    The submodules belong to the module that calls this.
+    """
+    norm = _norm(config, form, "norm", **run)
+    if config.pooled_norm:
+        pooled = norm(pool(config, x))
+    else:
+        x = norm(x)
+        pooled = pool(config, x)
+    return Linear(config.pooled_width, config.classes, name="head")(pooled), x
+
+
+def pool(config: ModelConfig, x: Tokens) -> Float[Array, "batch pooled"]:
+    """Return what the head reads of tokens."""
+    match config.pooling:
+        case Pooling.CLASS:
+            return x[:, 0]
+        case Pooling.CLASS_EXTRA:
+            return x[:, :2].reshape(x.shape[0], -1)
+    leading = config.leading_tokens
+    mean = (x[:, leading:] if leading else x).mean(axis=1)
+    is_mean = config.pooling is Pooling.MEAN
+    return mean if is_mean else jnp.concatenate([x[:, 0], mean], axis=-1)
 
 
 class ViT(nn.Module):
@@ -253,12 +296,14 @@ class ViT(nn.Module):
 
     Gives logits and named intermediates: `blocks` (per block `scores`,
     `attention` and `output`) and `features`, the normalised tokens after the
-    last block. Under jit, what a caller does not use is not computed.
+    last block. Under jit, what a caller does not use is not computed. With `remat`,
+    gradients compute the inside of each block again instead of holding it in memory.
     """
 
     config: ModelConfig
     architecture: Architecture | Mixture
     dtype: Any = jnp.float32
+    remat: bool = False
 
     @nn.compact
     def __call__(
@@ -271,20 +316,31 @@ class ViT(nn.Module):
         if train and config.dropout > 0:
             x = dropout(self.make_rng("dropout"), x, config.dropout)
         blocks = []
+
+        def run_block(block: Block, x: Tokens) -> tuple[FewerTokens, Intermediates]:
+            return block(x, **run)
+
+        if self.remat:
+            run_block = nn.remat(run_block)
         for index, layer in enumerate(self.architecture.layers):
             rate = config.stochastic_depth * index / max(1, config.depth - 1)
             block = Block(config, layer, forms[index], rate, self.dtype, name=f"blocks_{index}")
-            x, intermediates = block(x, **run)
+            x, intermediates = run_block(block, x)
             blocks.append(intermediates)
-        logits, features = _classify(config, head_norm_of(config, self.architecture), x, **run)
+        norm = head_norm_of(config, self.architecture)
+        if isinstance(self.architecture, Mixture) and self.architecture.mixes_norms:
+            norm = None
+        logits, features = _classify(config, norm, x, **run)
         return logits, {"blocks": blocks, "features": features}
 
 
 def _norm(
-    config: ModelConfig, form: NormForm, name: str, dtype: Any = jnp.float32, **run: Any
+    config: ModelConfig, form: NormForm | None, name: str, dtype: Any = jnp.float32, **run: Any
 ) -> Callable[[Array], Array]:
-    """Return a norm that belongs to the module that calls this."""
+    """Return a norm that belongs to the module that calls this; None: both at once."""
     match form:
+        case None:
+            return partial(BatchNorm(config.norm_eps, 0.0, dtype, mixed=True, name=name), **run)
         case NormForm.LAYER:
             return LayerNorm(config.norm_eps, dtype, name=name)
         case NormForm.LINEAR:
@@ -295,12 +351,14 @@ def _norm(
 
 def merge_to(config: ModelConfig, x: Tokens, tokens: int) -> FewerTokens:
     """Merge neighbouring tokens by means until `tokens` are left."""
-    if x.shape[1] == tokens:
-        return x
-    before, after = config.grid(x.shape[1]), config.grid(tokens)
-    assert before is not None
-    assert after is not None
-    return merge_tokens(x, before, after)
+    return x if x.shape[1] == tokens else merge_tokens(x, *_grids(config, x.shape[1], tokens))
+
+
+def _grids(config: ModelConfig, before: int, after: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    fine, coarse = config.grid(before), config.grid(after)
+    assert fine is not None
+    assert coarse is not None
+    return fine, coarse
 
 
 def init_parameters(

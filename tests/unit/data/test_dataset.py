@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from mpcvit.artifacts.config import DataConfig, DataSource
+from mpcvit.artifacts.image_fit import FitRule, ImageFit, Resample
 from mpcvit.data import fit_image, load_split
 from mpcvit.data.sources import find_source
 from mpcvit.data.sources import folder as folder_source
@@ -54,6 +55,27 @@ def test_only_test_images_are_cropped(pictures, load):
     np.testing.assert_array_equal(dataset.test.images[0], test[2:9, 2:9])
     train = read(pictures / "train" / "cat" / "0.png")
     np.testing.assert_array_equal(dataset.train.images[0], fit_image(train, 7))
+
+
+def test_test_images_are_fitted_as_the_model_says(pictures, load):
+    squash = ImageFit(rule=FitRule.SQUASH, edge=9, resample=Resample.BILINEAR)
+    dataset = load(pictures, DataConfig(fit=squash), image_size=7)
+    test, train = (read(pictures / split / "cat" / "0.png") for split in ("test", "train"))
+    np.testing.assert_array_equal(dataset.test.images[0], fit_image(test, 7, fit=squash))
+    whole = fit_image(train, 7, fit=replace(squash, edge=0))
+    np.testing.assert_array_equal(dataset.train.images[0], whole)
+
+
+def test_labels_are_those_of_the_model_by_name(pictures, tmp_path):
+    shape = {"image_size": 11, "channels": 3, "cache_dir": tmp_path / "cache"}
+    data = DataConfig(path=str(pictures))
+    plain = load_split(data, "test", classes=2, **shape)
+    named = load_split(data, "test", classes=("bird", "dog", "cat"), **shape)
+    assert plain.labels.tolist() == [0, 0, 1, 1]
+    assert named.labels.tolist() == [2, 2, 1, 1]
+    assert named.matching.endswith("2 of 3, in another order: cat is 2")
+    with pytest.raises(UserError, match=r"the model does not know: dog; .* begin with bird, cat"):
+        load_split(data, "test", classes=("bird", "cat"), **shape)
 
 
 def test_training_images_are_taken_from_all_over(pictures, load):

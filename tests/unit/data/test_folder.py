@@ -96,5 +96,5 @@ def test_corrupt_file_is_named(root, load):
 
 def test_file_with_alpha_is_named(root, load):
     Image.new("RGBA", (7, 7)).save(root / "train" / "cat" / "b.png")
-    with pytest.raises(UserError, match=r"train/cat/b\.png has an alpha channel"):
+    with pytest.raises(UserError, match=r"train/cat/b\.png is transparent in places"):
         load(root, FOLDER)

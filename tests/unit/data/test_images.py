@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mpcvit.data import decode_image, fit_image
+from mpcvit.artifacts.config import DataConfig
+from mpcvit.artifacts.image_fit import FitRule, ImageFit, Resample
+from mpcvit.data import decode_image, fit_image, images
 from mpcvit.data.images import FORMATS
 from mpcvit.errors import UserError
 
@@ -17,7 +19,7 @@ def decode(data, channels=3):
     return decode_image(data, channels=channels, where="the picture")
 
 
-def sixteen_bit_png(width: int, height: int, colour_type: int) -> bytes:
+def sixteen_bit_png(width: int, height: int, colour_type: int, value: int) -> bytes:
     """Pillow reads such files but cannot write them."""
     samples = {0: 1, 2: 3}[colour_type]
 
@@ -27,7 +29,7 @@ def sixteen_bit_png(width: int, height: int, colour_type: int) -> bytes:
         )
 
     header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
-    rows = b"".join(b"\0" + bytes(2 * samples * width) for _ in range(height))
+    rows = b"".join(b"\0" + struct.pack(">H", value) * (samples * width) for _ in range(height))
     return (
         b"\x89PNG\r\n\x1a\n"
         + chunk(b"IHDR", header)
@@ -89,39 +91,60 @@ def test_second_picture_of_a_camera_file_is_ignored(random_pixels, encode):
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
-def test_alpha_is_refused(mode, encode):
-    with pytest.raises(UserError, match="the picture has an alpha channel"):
-        decode(encode(Image.new(mode, (3, 2))))
+def test_alpha_is_dropped_only_where_it_hides_nothing(mode, encode):
+    picture = Image.new("RGBA", (3, 2), (90, 90, 90, 255)).convert(mode)
+    assert (decode(encode(picture, "PNG")) == 90).all()
+    picture.putalpha(Image.new("L", (3, 2), 254))
+    with pytest.raises(UserError, match="the picture is transparent in places"):
+        decode(encode(picture, "PNG"))
 
 
-def test_transparent_palette_is_refused(encode):
-    palette = Image.new("P", (3, 2))
-    palette.putpalette([0, 0, 0, 10, 200, 30])
-    with pytest.raises(UserError, match="alpha"):
-        decode(encode(palette, transparency=1))
+@pytest.mark.parametrize("mode", ["P", "L", "RGB"])
+def test_a_colour_that_stands_for_transparency_may_not_occur(mode, encode):
+    picture = Image.new("P", (3, 2), 1)
+    picture.putpalette([0, 0, 0, 90, 90, 90])
+    picture = picture.convert(mode)
+    key = {"P": (0, 1), "L": (7, 90), "RGB": ((7, 7, 7), (90, 90, 90))}[mode]
+    assert (decode(encode(picture, transparency=key[0])) == 90).all()
+    with pytest.raises(UserError, match="transparent"):
+        decode(encode(picture, transparency=key[1]))
 
 
 @pytest.mark.parametrize("colour_type", [0, 2])
-def test_sixteen_bits_are_refused(colour_type):
-    with pytest.raises(UserError, match="more than 8 bits"):
-        decode(sixteen_bit_png(5, 3, colour_type))
+def test_of_sixteen_bits_the_upper_ones_are_kept(colour_type):
+    assert (decode(sixteen_bit_png(5, 3, colour_type, 0x12F0)) == 0x12).all()
 
 
-@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
-def test_wide_tiff_is_refused(mode, encode):
-    with pytest.raises(UserError, match="more than 8 bits"):
-        decode(encode(Image.new(mode, (3, 2)), "TIFF"))
+def test_a_wide_tiff_is_read_if_its_range_is_known(encode):
+    values = np.array([[0, 0x80FF, 0xFFFF]], np.uint16)
+    decoded = decode(encode(Image.fromarray(values), "TIFF"), channels=1)
+    assert decoded[0, :, 0].tolist() == [0, 0x80, 0xFF]
+    for mode in ("I", "F"):
+        with pytest.raises(UserError, match=f"numbers of unknown range .{mode}.; convert"):
+            decode(encode(Image.new(mode, (3, 2)), "TIFF"))
 
 
-def test_cmyk_is_refused(encode):
-    with pytest.raises(UserError, match="CMYK"):
-        decode(encode(Image.new("CMYK", (3, 2)), "JPEG"))
+@pytest.mark.parametrize(("mode", "kind"), [("CMYK", "JPEG"), ("CMYK", "TIFF"), ("LAB", "TIFF")])
+def test_other_colours_become_rgb(mode, kind, encode):
+    colour = Image.new("RGB", (8, 8), (200, 40, 90))
+    picture = Image.new(mode, (8, 8), (180, 170, 20)) if mode == "LAB" else colour.convert(mode)
+    error = decode(encode(picture, kind)).astype(int) - np.asarray(picture.convert("RGB"))
+    assert np.abs(error).max() <= JPEG_ERROR
 
 
-def test_animation_is_refused(random_pixels, encode):
-    frames = [Image.fromarray(random_pixels(seed)) for seed in (6, 7)]
-    with pytest.raises(UserError, match="several frames"):
-        decode(encode(frames[0], "GIF", save_all=True, append_images=frames[1:]))
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF"])
+def test_the_first_frame_of_an_animation_is_read(kind, encode):
+    frames = [Image.new("RGB", (4, 4), (level,) * 3) for level in (30, 200)]
+    data = encode(frames[0], kind, save_all=True, append_images=frames[1:])
+    assert np.abs(decode(data).astype(int) - 30).max() <= JPEG_ERROR
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_of_the_list_is_read(kind, encode):
+    options = {"quality": 100} if kind == "AVIF" else {}
+    picture = Image.new("RGB", (8, 8), (90, 90, 90))
+    error = decode(encode(picture, kind, **options)).astype(int) - 90
+    assert np.abs(error).max() <= JPEG_ERROR
 
 
 def test_colour_is_refused_for_a_grey_model(random_pixels, encode):
@@ -151,7 +174,7 @@ def test_truncated_pictures_are_refused(kind, share, random_pixels, encode):
 
 
 def test_text_and_unsafe_formats_are_refused(encode):
-    with pytest.raises(UserError, match=r"the picture is not an image \(BMP"):
+    with pytest.raises(UserError, match=r"the picture is not an image \(AVIF, BMP"):
         decode(b"hello")
     assert "EPS" not in FORMATS
     with pytest.raises(UserError, match="is not an image"):
@@ -197,3 +220,60 @@ def test_fit_rounds_the_scaled_side_down(random_pixels):
 def test_fit_of_a_thread_stays_small():
     thread = np.zeros((1, 100_003, 1), np.uint8)
     assert fit_image(thread, 224).shape == (224, 224, 1)
+
+
+def rule(name, edge=0, **settings):
+    return ImageFit(rule=FitRule(name), edge=edge, **settings)
+
+
+@pytest.mark.parametrize("filter", Resample)
+@pytest.mark.parametrize(("height", "width"), [(31, 57), (57, 31), (5, 5), (2, 3)])
+def test_both_sides_are_squashed(filter, height, width, random_pixels):
+    pixels = random_pixels(14, height=height, width=width)
+    whole = Image.fromarray(pixels).resize((24, 24), Image.Resampling[filter.name])
+    squashed = fit_image(pixels, 20, fit=rule("squash", 24, resample=filter))
+    np.testing.assert_array_equal(squashed, np.asarray(whole)[2:22, 2:22])
+
+
+@pytest.mark.parametrize(("rounds", "left"), [(False, 1), (True, 2)])  # of a margin of 3
+def test_the_middle_of_an_odd_margin(rounds, left, random_pixels):
+    pixels = random_pixels(15, height=20, width=23)
+    fitted = fit_image(pixels, 20, fit=rule("shorter", rounds_half=rounds))
+    np.testing.assert_array_equal(fitted, pixels[:, left : left + 20])
+
+
+def test_the_shorter_side_is_scaled_to_whole_pixels(random_pixels):
+    pixels = random_pixels(16, height=37, width=29)
+    whole = np.asarray(Image.fromarray(pixels).resize((24, 30), Image.Resampling.BICUBIC))
+    fitted = fit_image(pixels, 20, fit=rule("shorter", 24))
+    np.testing.assert_array_equal(fitted, whole[5:25, 2:22])
+
+
+def test_a_long_thin_picture_is_scaled_in_part(random_pixels, monkeypatch):
+    pixels = random_pixels(17, height=9, width=90)
+    as_a_whole = fit_image(pixels, 20, fit=rule("shorter", 24)).astype(int)
+    monkeypatch.setattr(images, "_MOST_PIXELS", 100)
+    assert np.abs(fit_image(pixels, 20, fit=rule("shorter", 24)) - as_a_whole).max() <= 1
+    thread = np.zeros((1, 30_000, 1), np.uint8)
+    assert fit_image(thread, 224, fit=rule("shorter")).shape == (224, 224, 1)
+
+
+def test_an_edge_below_the_models_size_is_refused():
+    data = DataConfig(fit=rule("squash", 24))
+    data.require_size(24)
+    with pytest.raises(UserError, match=r"\(24\) must not be smaller than model.image_size \(25\)"):
+        data.require_size(25)
+
+
+@pytest.mark.parametrize(
+    ("settings", "report"),
+    [
+        ({"fit": rule("squash"), "eval_crop": 0.9}, "'eval_crop' is for data.fit.rule = \"cut\""),
+        ({"fit": {"edge": 5}}, "'edge' is for fit.rule"),
+        ({"fit": {"rule": FitRule.SQUASH, "edge": 9000}}, "'edge' must lie within 0 and 8,192"),
+    ],
+)
+def test_rules_that_contradict_themselves_are_refused(settings, report):
+    fit = settings["fit"]
+    with pytest.raises(UserError, match=report):
+        DataConfig(**settings | {"fit": ImageFit(**fit) if isinstance(fit, dict) else fit})

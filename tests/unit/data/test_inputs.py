@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from mpcvit.artifacts.config import DataConfig
-from mpcvit.data import list_pictures, make_inputs
+from mpcvit.data import list_pictures, make_inputs, sift_pictures
 from mpcvit.errors import UserError
 from tests.models import small_config
 
@@ -33,6 +33,24 @@ def test_what_is_not_there(tmp_path):
         list_pictures([tmp_path / "absent.png"])
     with pytest.raises(UserError, match="holds no images"):
         list_pictures([tmp_path])
+
+
+def test_one_broken_file_does_not_stop_a_folder(folder):
+    broken = folder / "c.jpg"
+    broken.write_bytes(b"no picture")
+    (folder / "._a.png").write_bytes(b"what another system leaves beside a picture")
+    (folder / "d.png").mkdir()
+    kept, skipped = sift_pictures([folder])
+    assert kept == [folder / "a.png", folder / "b.png"]
+    assert [sentence.split(" is ")[0] for sentence in skipped] == [str(broken)]
+    with pytest.raises(UserError, match=r"c\.jpg is not an image"):
+        sift_pictures([folder], strict=True)
+    with pytest.raises(UserError, match=r"c\.jpg is not an image"):
+        sift_pictures([broken, folder])
+    for path in kept:
+        path.unlink()
+    with pytest.raises(UserError, match=r"no picture can be read: .*c\.jpg is not an image"):
+        sift_pictures([folder])
 
 
 def test_resized_ones_are_counted(folder):

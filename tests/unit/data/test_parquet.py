@@ -202,5 +202,5 @@ def test_unusable_pyarrow_is_explained(tmp_path, load, monkeypatch):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "train-0.parquet").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(UserError, match="parquet needs pyarrow, which cannot be imported"):
+    with pytest.raises(UserError, match=r"needs pyarrow; run pip install 'mpcvit\[train\]'"):
         load(tmp_path / "hub", PARQUET)

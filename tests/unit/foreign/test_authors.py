@@ -133,21 +133,27 @@ def test_heads_are_never_guessed(arguments):
 )
 def test_data_set_is_known_by_classes_and_size(classes, image_size, mean):
     foreign = convert(network(classes, image_size), heads=2)
-    assert (foreign.mean and foreign.mean[0]) == mean
-    assert foreign.eval_crop == (None if mean is None else 1.0)
+    assert (foreign.preprocessing.mean or [None])[0] == mean
+    if mean is not None:
+        assert foreign.preprocessing.fit.edge == image_size
 
 
 def test_recorded_normalisation_comes_first():
     recorded = {"mean": [0.1, 0.2, 0.3], "std": [1, 2, 3], "crop_pct": 0.9}
     foreign = convert(network(10, 32), recorded, heads=2)
-    assert (foreign.mean, foreign.std) == ((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
-    assert foreign.eval_crop == 1.0  # on CIFAR, whatever is recorded
-    assert convert(network(7, 32), recorded, heads=2).eval_crop == 0.9
+    assert (foreign.preprocessing.mean, foreign.preprocessing.std) == (
+        (0.1, 0.2, 0.3),
+        (1.0, 2.0, 3.0),
+    )
+    assert foreign.preprocessing.fit.edge == 32  # on CIFAR, whatever is recorded
+    assert convert(network(7, 32), recorded, heads=2).preprocessing.fit.edge == 35
 
 
 @pytest.mark.parametrize("std", [None, [1, 1], [1, 1, 0], [1, 1, "x"], [1, 1, float("nan")]])
 def test_unusable_normalisation_is_as_if_absent(std):
-    assert convert(network(7, 32), {"mean": [0, 0, 0], "std": std}, heads=2).mean is None
+    assert (
+        convert(network(7, 32), {"mean": [0, 0, 0], "std": std}, heads=2).preprocessing.mean is None
+    )
 
 
 def test_relatives_with_other_parts_are_refused():

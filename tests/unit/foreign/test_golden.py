@@ -121,10 +121,10 @@ def test_what_the_authors_files_say(golden):
     assert (heads.model.norm_eps, heads.model.attention_eps) == (1e-5, 1e-5)
     assert (heads.model.block, heads.model.qkv_bias) == (BlockForm.LITE, False)
     assert heads.classes == ("0", "1", "2", "3", "4", "5", "6")
-    assert (heads.mean, heads.std) == ((0.4, 0.5, 0.6), (0.2, 0.3, 0.1))
+    assert (heads.preprocessing.mean, heads.preprocessing.std) == ((0.4, 0.5, 0.6), (0.2, 0.3, 0.1))
     assert heads.origin == "MPCViT authors' vit_7_4_32"
     teacher = read_foreign(golden / "authors_teacher.pth.tar")
-    assert (teacher.model.heads, teacher.mean) == (2, None)
+    assert (teacher.model.heads, teacher.preprocessing.mean) == (2, None)
     assert teacher.architecture == Architecture.uniform(table.SOFTMAX, depth=2, heads=2)
 
 
@@ -133,19 +133,22 @@ def test_what_the_timm_folders_say(golden):
     assert (foreign.model.norm_eps, foreign.model.block) == (1e-6, BlockForm.PRE)
     assert (foreign.model.heads, foreign.model.hidden, foreign.model.qkv_bias) == (3, 36, True)
     assert foreign.classes == ("ant", "bee", "cat", "dog", "emu")
-    assert (foreign.mean, foreign.std) == ((0.5,) * 3, (0.5,) * 3)
-    assert (foreign.eval_crop, foreign.origin) == (0.9, "timm's vit_tiny_patch16_224")
+    assert (foreign.preprocessing.mean, foreign.preprocessing.std) == ((0.5,) * 3, (0.5,) * 3)
+    assert (foreign.preprocessing.fit.edge, foreign.origin) == (8, "timm's vit_tiny_patch16_224")
     mean = read_foreign(golden / "timm_mean")
     assert (mean.model.pooling, mean.model.channels) == (Pooling.MEAN, 1)
-    assert mean.mean is None  # it records three numbers for its one channel
+    assert mean.preprocessing.mean is None  # it records three numbers for its one channel
 
 
 def test_what_the_hugging_face_folders_say(golden):
     foreign = read_foreign(golden / "hf")
     assert (foreign.model.norm_eps, foreign.model.hidden) == (1e-12, 33)
     assert foreign.classes == ("ant", "bee", "cat", "dog")
-    assert (foreign.mean, foreign.std) == ((0.4, 0.5, 0.6), (0.2, 0.3, 0.1))
-    assert read_foreign(golden / "hf_5").mean is None
+    assert (foreign.preprocessing.mean, foreign.preprocessing.std) == (
+        (0.4, 0.5, 0.6),
+        (0.2, 0.3, 0.1),
+    )
+    assert read_foreign(golden / "hf_5").preprocessing.mean is None
 
 
 def test_search_is_not_mistaken_for_its_result(golden):

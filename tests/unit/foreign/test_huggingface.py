@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from mpcvit.artifacts.config import Activation
+from mpcvit.artifacts.image_fit import FitRule, ImageFit, Resample
 from mpcvit.errors import UserError
 from mpcvit.foreign import read_foreign
+
+SQUASH, SHORTER, BILINEAR = FitRule.SQUASH, FitRule.SHORTER, Resample.BILINEAR
 
 
 def test_file_alone_is_refused(golden):
@@ -80,28 +83,74 @@ def test_labels_name_the_classes(labels, classes, edited):
 
 
 @pytest.mark.parametrize(
-    ("preprocessing", "mean"),
+    ("preprocessing", "mean", "std"),
     [
-        ({}, (0.4, 0.5, 0.6)),
-        ({"do_normalize": False}, (0.0, 0.0, 0.0)),
-        ({"do_rescale": False}, None),
-        ({"rescale_factor": 1 / 127.5}, None),
-        ({"image_std": [0, 0, 0]}, None),
+        ({}, (0.4, 0.5, 0.6), (0.2, 0.3, 0.1)),
+        ({"do_normalize": False}, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+        ({"do_rescale": False, "do_normalize": False}, (0,) * 3, (1 / 255,) * 3),
+        ({"rescale_factor": 1 / 127.5}, (0.2, 0.25, 0.3), (0.1, 0.15, 0.05)),
     ],
 )
-def test_normalisation_is_read(preprocessing, mean, edited):
-    assert read_foreign(edited("hf", preprocessing=preprocessing)).mean == mean
+def test_normalisation_is_read(preprocessing, mean, std, edited):
+    found = read_foreign(edited("hf", preprocessing=preprocessing)).preprocessing
+    np.testing.assert_allclose(found.mean, mean)
+    np.testing.assert_allclose(found.std, std)
 
 
 @pytest.mark.parametrize(
-    ("preprocessing", "crop"),
+    ("preprocessing", "fit"),
     [
-        ({"size": 256, "crop_size": 224}, 0.875),
-        ({"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}}, 0.875),
-        ({"size": {"height": 0}, "crop_size": 224}, None),
-        ({"crop_size": 224}, None),  # larger than the image
+        ({}, ImageFit(rule=SQUASH, edge=9, resample=Resample.BILINEAR)),
+        ({"size": 9, "resample": 1}, ImageFit(rule=SQUASH, edge=9, resample=Resample.LANCZOS)),
+        ({"size": [9, 9], "resample": None}, ImageFit(rule=SQUASH, edge=9, resample=BILINEAR)),
+        (
+            {"size": 11, "crop_size": 9, "image_processor_type": "DeiTFeatureExtractor"},
+            ImageFit(rule=SQUASH, edge=11, resample=BILINEAR),
+        ),
+        (
+            {"size": 11, "crop_size": 9, "image_processor_type": "CLIPImageProcessorFast"},
+            ImageFit(rule=SHORTER, edge=11, resample=BILINEAR),
+        ),
+        (
+            {
+                **{"size": {"shortest_edge": 11}, "crop_size": {"height": 9, "width": 9}},
+                **{"do_center_crop": True, "resample": 3},
+            },
+            ImageFit(rule=SHORTER, edge=11),
+        ),
     ],
 )
-def test_centre_crop_is_read(preprocessing, crop, edited):
-    folder = edited("hf", preprocessing={"do_center_crop": True, **preprocessing})
-    assert read_foreign(folder).eval_crop == crop
+def test_the_rule_for_sizes_is_read(preprocessing, fit, edited):
+    assert read_foreign(edited("hf", preprocessing=preprocessing)).preprocessing.fit == fit
+
+
+@pytest.mark.parametrize(
+    ("preprocessing", "report"),
+    [
+        ({"do_resize": False}, "has do_resize = false, .*set it to true"),
+        ({"do_pad": True}, "has do_pad, which cannot be honoured"),
+        ({"size": {"shortest_edge": 9}}, "scales the shorter side and cuts nothing"),
+        ({"size": {"longest_edge": 9}}, "has size with longest_edge"),
+        ({"size": {"height": 9, "width": 8}}, r"has a size of \[9, 8\], but images must be square"),
+        ({"size": None}, "has size None, but a number of pixels"),
+        ({"size": True}, "has size True, but a number of pixels"),
+        ({"size": 10}, "takes images of 9 pixels, but .* makes images of 10"),
+        ({"do_center_crop": True, "crop_size": 10}, "crop_size is 10, but size only 9"),
+        ({"do_center_crop": True}, "has crop_size None"),
+        ({"resample": 17}, "has resample 17, which is no filter"),
+        ({"resample": "bicubic"}, "has resample 'bicubic'"),
+        ({"rescale_factor": 0}, "has rescale_factor 0, which must be positive"),
+        ({"image_std": [0, 0, 0]}, "no deviation of 0"),
+        ({"image_mean": [0.5]}, "a number for each of 3 channels"),
+        ({"image_processor_type": "ConvNextImageProcessor"}, "for a ConvNextImageProcessor, but"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(preprocessing, report, edited):
+    with pytest.raises(UserError, match=f"preprocessor_config.json .*{report}|{report}"):
+        read_foreign(edited("hf", preprocessing=preprocessing))
+
+
+def test_without_a_file_nothing_is_known(golden):
+    foreign = read_foreign(golden / "hf_5")
+    assert (foreign.preprocessing.fit, foreign.data_config()) == (None, None)
+    assert foreign.data_config((0.5,) * 3, (0.5,) * 3).fit == ImageFit()

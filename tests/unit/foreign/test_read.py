@@ -56,9 +56,17 @@ def test_folder_without_weights_is_refused(tmp_path):
         read_foreign(tmp_path)
 
 
-def test_weights_in_shards_are_refused(tmp_path):
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(UserError, match="several files"):
+@pytest.mark.parametrize(
+    ("index", "report"),
+    [
+        ({}, "has no weight_map"),
+        ({"weight_map": {"a": "x.safetensors"}}, r"lacks x\.safetensors, which .* lists"),
+        ({"weight_map": {"a": "../x.safetensors"}}, "not a file beside it"),
+    ],
+)
+def test_an_index_of_shards_must_name_files_beside_it(index, report, tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=report):
         read_foreign(tmp_path)
 
 
@@ -72,7 +80,9 @@ def test_damaged_configuration_is_refused(text, report, edited):
 
 def test_other_networks_are_refused_by_their_names(tmp_path):
     save_file({"conv1.weight": np.ones(2, np.float32)}, tmp_path / "x.safetensors")
-    with pytest.raises(UserError, match=r"no ViT of .* its tensors are conv1\.weight$"):
+    with pytest.raises(
+        UserError, match=r"is not a model that is known; .* its tensors are conv1\.weight$"
+    ):
         read_foreign(tmp_path / "x.safetensors")
 
 

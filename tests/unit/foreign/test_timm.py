@@ -5,6 +5,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from mpcvit.artifacts.config import Activation
+from mpcvit.artifacts.image_fit import FitRule, ImageFit
 from mpcvit.errors import UserError
 from mpcvit.foreign import read_foreign, timm
 from mpcvit.foreign.model import Options, Source
@@ -52,7 +53,7 @@ def test_file_alone_needs_heads(golden, assert_same):
     alone, folder = read_foreign(path, heads=3), read_foreign(golden / "timm_class")
     assert alone.model == folder.model
     assert_same(alone, folder)
-    assert (alone.mean, alone.classes) == (None, ("0", "1", "2", "3", "4"))
+    assert (alone.data_config(), alone.classes) == (None, ("0", "1", "2", "3", "4"))
 
 
 def test_safetensors_and_torch_files_read_alike(golden, edited, assert_same):
@@ -89,24 +90,38 @@ def test_architecture_implies_heads(architecture, heads):
 
 @pytest.mark.parametrize(
     "architecture",
-    ["vit_base_patch16_siglip_gap_256", "deit3_small_patch16_224", "flexivit_base", "resnet50", 7],
+    [
+        "vit_base_patch16_siglip_gap_256",
+        "vit_base_patch16_plus_240",
+        "flexivit_base",
+        "resnet50",
+        7,
+    ],
 )
 def test_other_architectures_are_refused(architecture):
-    with pytest.raises(UserError, match="not one of its plain ViTs"):
+    with pytest.raises(UserError, match="not one of the ViTs that can be read"):
         convert(48, {"architecture": architecture}, heads=3)
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "words"),
     [
-        *("reg_token", "dist_token", "blocks.0.ls1.gamma", "blocks.0.attn.q_norm.weight"),
-        *("fc_norm.weight", "norm_pre.weight", "head_dist.weight", "blocks.0.mlp.fc1_g.weight"),
+        ("blocks.0.attn.q_norm.weight", "norms of queries and keys"),
+        ("blocks.0.mlp.fc1_g.weight", "gated MLPs"),
+        ("attn_pool.latent", "attention pooling"),
+        ("blocks.0.attn.relative_position_bias_table", "relative positions"),
+        ("rope.freqs", "rotary positions"),
     ],
 )
-def test_relatives_with_other_parts_are_refused(name, edited):
+def test_what_is_not_computed_here_is_refused_by_its_name(name, words, edited):
     folder = edited("timm_class", {name: np.ones(24, np.float32)})
-    with pytest.raises(UserError, match=f"also has {name}$"):
+    with pytest.raises(UserError, match=f"has {words}.*, which cannot .*: it also has {name}$"):
         read_foreign(folder)
+
+
+def test_a_network_without_a_last_norm_is_refused(edited):
+    with pytest.raises(UserError, match=r"lacks norm\.weight"):
+        read_foreign(edited("timm_class", {"norm.weight": None, "norm.bias": None}))
 
 
 def test_model_without_classifier_is_refused(edited):
@@ -115,15 +130,15 @@ def test_model_without_classifier_is_refused(edited):
 
 
 def test_positions_without_class_token_are_refused(edited):
-    folder = edited("timm_class", {"pos_embed": np.ones((1, 16, 24), np.float32)})
-    with pytest.raises(UserError, match="15 patches, which do not make a square"):
+    folder = edited("timm_class", {"pos_embed": np.ones((1, 18, 24), np.float32)})
+    with pytest.raises(UserError, match="17 patches, which do not make a square"):
         read_foreign(folder)
 
 
 @pytest.mark.parametrize(
     ("case", "config", "report"),
     [
-        ("timm_class", {"global_pool": "avg"}, "pools by 'avg', but only 'token'"),
+        ("timm_class", {"global_pool": "max"}, "pools by 'max', but only 'token' and 'avg'"),
         ("timm_class", {"model_args": {"global_pool": "map"}}, "pools by 'map'"),
         ("timm_class", {"model_args": {"norm_layer": "rmsnorm"}}, r"model_args\.norm_layer"),
         ("timm_class", {"model_args": {"act_layer": "silu"}}, "act_layer 'silu'"),
@@ -162,8 +177,23 @@ def test_labels_come_as_list_or_object(labels, classes):
 
 def test_older_configuration_has_no_sections():
     flat = {"architecture": "vit_tiny_patch16_224", "mean": [0.1, 0.2, 0.3], "std": [1, 1, 1]}
-    foreign = convert(48, {**flat, "crop_pct": 0.875})
-    assert (foreign.mean, foreign.eval_crop) == ((0.1, 0.2, 0.3), 0.875)
+    found = convert(48, {**flat, "crop_pct": 0.4}).preprocessing
+    fit = ImageFit(rule=FitRule.SHORTER, edge=2, rounds_half=True)
+    assert (found.mean, found.fit) == ((0.1, 0.2, 0.3), fit)
+
+
+@pytest.mark.parametrize(
+    ("entries", "report"),
+    [
+        ({"crop_mode": "border"}, "crop_mode 'border', but only center and squash"),
+        ({"interpolation": "random"}, "interpolation 'random'"),
+        ({"crop_pct": 1.1}, r"crop_pct 1\.1, which must lie in"),
+        ({"crop_pct": "all"}, "crop_pct 'all'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(entries, report, edited):
+    with pytest.raises(UserError, match=report):
+        read_foreign(edited("timm_class", config={"pretrained_cfg": entries}))
 
 
 def test_bfloat16_of_safetensors_is_read(golden, tmp_path):

@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import (
+from mpcvit.artifacts.architecture import Architecture, MlpForm
+from mpcvit.artifacts.choices import (
     ActivationGranularity,
-    Architecture,
     Granularity,
     LayerMixture,
     Mixture,
-    MlpForm,
 )
-from mpcvit.artifacts.config import NormForm
+from mpcvit.artifacts.config import BlockForm
+from mpcvit.artifacts.forms import Activation, NormForm
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.model.vit import ViT
@@ -41,7 +41,7 @@ def set_choices(parameters, **values):
 
     def change(path, leaf):
         name = path[-1].key
-        if name not in ("alpha", "beta"):
+        if name not in ("alpha", "beta", "layer_share", "token_shares"):
             return leaf
         value = values.get(name)
         return np.full_like(leaf, value) if value is not None else rng.random(leaf.shape, "f4")
@@ -58,6 +58,60 @@ def test_against_the_reference(granularity, activation):
     images = random_images(config, 3)
     logits = logits_of(config, mixture, parameters, images)
     assert_close(logits, reference.vit(images, config, mixture, parameters), F32)
+
+
+def make_full_mixture(depth=2):
+    layer = LayerMixture(
+        kept=K.RELU_SOFTMAX,
+        replacement=K.SCALING,
+        granularity=Granularity.HEAD,
+        activation=ActivationGranularity.NONE,
+        norm=True,
+        quadratic=True,
+        token_counts=(9, 5),
+    )
+    return Mixture(layers=(layer,) * depth)
+
+
+@pytest.mark.parametrize("block", BlockForm)
+def test_all_choices_against_the_reference(block):
+    config = small_config(image_size=8, block=block)
+    mixture = make_full_mixture()
+    parameters = set_choices(perturbed_parameters(config, mixture))
+    assert parameters["blocks_1"]["token_shares"].shape == (2,)
+    assert parameters["norm"]["layer_share"].shape == ()
+    images = random_images(config, 2)
+    logits = logits_of(config, mixture, parameters, images)
+    assert_close(logits, reference.vit(images, config, mixture, parameters), F32)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_ends_of_all_choices_are_plain_networks(kept):
+    config = small_config(image_size=8)
+    mixture, share = make_full_mixture(), float(kept)
+    parameters = set_choices(
+        perturbed_parameters(config, mixture),
+        **{"alpha": share, "beta": share, "layer_share": share, "token_shares": 1.0},
+    )
+    images = random_images(config, 2)
+    plain = Architecture.uniform(K.RELU_SOFTMAX if kept else K.SCALING, depth=2, heads=3)
+    own = (
+        config
+        if kept
+        else small_config(image_size=8, norm=NormForm.BATCH, activation=Activation.QUADRATIC)
+    )
+    expected = logits_of(own, plain, parameters, images)  # reads only what it has
+    assert_close(logits_of(config, mixture, parameters, images), expected, F32)
+
+
+def test_merged_tokens_are_those_of_a_shorter_network():
+    """Where all tokens stand for means, a layer's output is the same for those it merged."""
+    config, mixture = small_config(image_size=8), make_full_mixture(depth=2)
+    parameters = set_choices(perturbed_parameters(config, mixture), token_shares=0.0)
+    _, named = jax.jit(ViT(config, mixture).apply)({"params": parameters}, random_images(config, 2))
+    tokens = np.asarray(named["blocks"][-1]["output"])[:, 1:].reshape(2, 4, 4, -1)
+    assert_close(tokens, np.repeat(np.repeat(tokens[:, ::2, ::2], 2, axis=1), 2, axis=2), F32)
+    assert not np.allclose(tokens[:, 0, 0], tokens[:, 2, 2], atol=1e-2)
 
 
 def test_any_pair_of_kinds_mixes():

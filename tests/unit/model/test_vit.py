@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
-from mpcvit.artifacts.config import Activation, BlockForm, Pooling
+from mpcvit.artifacts.config import Activation, BlockForm
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.model.vit import Attention, Embed, ViT
 from tests import reference
-from tests.models import perturbed_parameters, random_images, rows_of_every_kind, small_config
+from tests.models import ENDS, perturbed_parameters, random_images, rows_of_every_kind, small_config
 from tests.tolerances import F32, assert_close
 
 K = table
@@ -41,9 +41,14 @@ def test_every_kind(kind, block):
 
 
 @pytest.mark.parametrize("activation", Activation)
-@pytest.mark.parametrize("pooling", Pooling)
-def test_every_activation_and_pooling(activation, pooling):
-    config = small_config(activation=activation, pooling=pooling, qkv_bias=True)
+def test_every_activation(activation):
+    config = small_config(activation=activation, qkv_bias=True)
+    check(config, uniform(config))
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_every_end(end):
+    config = small_config(**ENDS[end])
     check(config, uniform(config))
 
 

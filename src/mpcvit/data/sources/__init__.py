@@ -6,7 +6,7 @@ from mpcvit.artifacts.config import DataConfig, DataSource
 from mpcvit.data.sources.base import Example, Examples, Source, SplitName
 from mpcvit.data.sources.cifar import CifarSource
 from mpcvit.data.sources.digits import DigitsSource
-from mpcvit.data.sources.folder import FolderSource
+from mpcvit.data.sources.folder import FolderSource, holds_pictures
 from mpcvit.data.sources.parquet import ParquetSource
 from mpcvit.errors import UserError
 
@@ -41,4 +41,9 @@ def find_source(config: DataConfig) -> Source:
         if _ON_DISK[kind].fits(root):
             return _ON_DISK[kind](root)
     looked_for = "; ".join(_LOOKED_FOR[kind] for kind in kinds)
+    if holds_pictures(root):
+        raise UserError(
+            f"{root} holds pictures without labels, but training and evaluation need them: "
+            "sort the pictures into train/<class>/ and test/<class>/"
+        )
     raise UserError(f"{root} holds no data set: looked for {looked_for}")

@@ -10,7 +10,7 @@ import numpy as np
 from mpcvit.artifacts.config import DataSource
 from mpcvit.data.images import match_channels
 from mpcvit.data.sources.base import Example, Examples, SplitName
-from mpcvit.errors import UserError
+from mpcvit.errors import needs_extra
 
 _BRIGHTEST = 16  # the data set counts ink in 17 steps
 _TEST_SHARE = 5  # one image in five
@@ -38,12 +38,8 @@ class DigitsSource:
 
 
 def _read() -> tuple[np.ndarray, np.ndarray]:
-    try:
+    with needs_extra("train", "the data set of digits"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise UserError(
-            f"the digits need scikit-learn, which cannot be imported: {error}"
-        ) from error
     ink, labels = load_digits(return_X_y=True)
     levels = np.asarray(ink, np.uint16).reshape(-1, 8, 8, 1)
     return ((levels * 255 + _BRIGHTEST // 2) // _BRIGHTEST).astype(np.uint8), np.asarray(labels)

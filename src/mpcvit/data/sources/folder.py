@@ -61,6 +61,13 @@ class FolderSource:
                 raise UserError(f"{other} lacks the class folder '{missing[0]}', which {one} has")
 
 
+def holds_pictures(root: Path) -> bool:
+    """Say whether pictures lie in a folder, or in folders below it that are no data set."""
+    return root.is_dir() and any(
+        _pictures(own) for own in (root, *map(root.joinpath, _classes(root)))
+    )
+
+
 def _classes(folder: Path) -> tuple[str, ...]:
     return tuple(
         sorted(

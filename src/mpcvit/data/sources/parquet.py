@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mpcvit.artifacts.config import DataSource
 from mpcvit.data.images import decode_image
 from mpcvit.data.sources.base import Example, Examples, SplitName
-from mpcvit.errors import UserError
+from mpcvit.errors import UserError, needs_extra
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -123,10 +123,8 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _open(path: Path) -> _Table:
-    try:
+    with needs_extra("train", f"{path}, a parquet file,"):
         import pyarrow.parquet as pq
-    except ImportError as error:
-        raise UserError(f"parquet needs pyarrow, which cannot be imported: {error}") from error
     with _reading(path):
         file = pq.ParquetFile(path)
         schema = file.schema_arrow

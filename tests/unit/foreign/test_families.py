@@ -1,0 +1,133 @@
+"""Families that the real frameworks wrote, and what they make of pictures."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from mpcvit.artifacts.config import Pooling, load_config
+from mpcvit.artifacts.image_fit import ImageFit
+from mpcvit.artifacts.provenance import Environment, Provenance
+from mpcvit.classifier import Classifier
+from mpcvit.cli.start import load_start, settings_from
+from mpcvit.data import decode_image, fit_image
+from mpcvit.errors import UserError
+from mpcvit.foreign import read_foreign
+from mpcvit.foreign.preprocessing import read_huggingface, read_timm
+from mpcvit.model.checkpoint import Checkpoint
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "families"
+CASES = sorted(path.name for path in GOLDEN.iterdir() if (path / "config.json").is_file())
+PICTURES = json.loads((GOLDEN / "pictures.json").read_text())
+# Logits up to 5 in float32 on both sides; a wrong formula is off by 1e-3 and more.
+LOGITS = 2e-5
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_the_framework(case, forward):
+    stored, foreign = np.load(GOLDEN / f"{case}.npz"), read_foreign(GOLDEN / case)
+    assert np.abs(forward(foreign, stored["images"]) - stored["logits"]).max() < LOGITS
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pictures_are_prepared_and_classified_as_there(case, tmp_path):
+    stored, foreign = np.load(GOLDEN / f"{case}.npz"), read_foreign(GOLDEN / case)
+    data = foreign.data_config()
+    Checkpoint(
+        model=foreign.model,
+        architecture=foreign.architecture,
+        data=data,
+        classes=foreign.classes,
+        parameters=foreign.parameters,
+        provenance=Provenance(origin="imported", environment=Environment.current()),
+    ).save(tmp_path / "model.safetensors")
+    model = Classifier(Checkpoint.load(tmp_path / "model.safetensors"))
+    inputs = model.preprocess([GOLDEN / "pictures" / name for name in PICTURES["names"]])
+    pixels = (inputs * np.array(data.std) + np.array(data.mean)) * 255
+    assert np.abs(pixels - stored["pixels"]).max() < 1e-3
+    assert np.abs(model(inputs) - stored["picture_logits"]).max() < LOGITS
+    assert model.classes == ("ant", "bee", "cat", "dog", "emu")
+
+
+@pytest.mark.parametrize("name", PICTURES["processors"])
+def test_pixels_are_those_of_the_framework(name):
+    entries, stored = PICTURES["processors"][name], np.load(GOLDEN / "pictures.npz")[name]
+    where = {"channels": 3, "where": name}
+    if name.startswith("timm"):
+        found = read_timm({**entries, "mean": [0.5] * 3, "std": [0.5] * 3}, image_size=8, **where)
+    else:
+        found = read_huggingface(entries, usual="ViT", **where)
+    for picture, expected in zip(PICTURES["names"], stored, strict=True):
+        path = GOLDEN / "pictures" / picture
+        pixels = decode_image(path, channels=3, where=picture)
+        np.testing.assert_array_equal(fit_image(pixels, 8, fit=found.fit), expected, picture)
+
+
+@pytest.mark.parametrize(
+    ("case", "pooling", "extra", "pooled_norm", "embed_norm"),
+    [
+        ("hf_deit", Pooling.CLASS, 1, False, False),
+        ("hf_deit_teacher", Pooling.CLASS_EXTRA, 1, False, False),
+        ("hf_dinov2", Pooling.CLASS_MEAN, 0, False, False),
+        ("hf_registers", Pooling.CLASS_MEAN, 3, False, False),
+        ("hf_clip", Pooling.MEAN, 1, False, True),
+        ("hf_siglip", Pooling.MEAN, 0, False, False),
+        ("timm_distilled", Pooling.CLASS_EXTRA, 1, False, False),
+        ("timm_deit3", Pooling.CLASS, 0, False, False),
+        ("timm_registers", Pooling.MEAN, 3, True, False),
+        ("timm_class_mean", Pooling.MEAN, 1, True, False),
+        ("timm_clip", Pooling.CLASS, 0, False, True),
+    ],
+)
+def test_what_a_family_is_made_of(case, pooling, extra, pooled_norm, embed_norm):
+    model = read_foreign(GOLDEN / case).model
+    assert (model.pooling, model.extra_tokens) == (pooling, extra)
+    assert (model.pooled_norm, model.embed_norm) == (pooled_norm, embed_norm)
+
+
+@pytest.mark.parametrize(("case", "edge"), [("hf_deit", 15), ("timm_deit3", 17)])
+def test_another_image_size_interpolates_positions(case, edge):
+    plain, larger = read_foreign(GOLDEN / case), read_foreign(GOLDEN / case, image_size=12)
+    before, after = (own.parameters["embed"]["position"] for own in (plain, larger))
+    leading = plain.model.leading_tokens
+    np.testing.assert_array_equal(after[:leading], before[:leading])
+    assert after.shape == (larger.model.tokens, 10)
+    # the corners of a finer grid lie beyond those of a coarser one; the middle is the mean
+    middle = after[leading:].reshape(3, 3, 10)[1, 1]
+    np.testing.assert_allclose(middle, before[leading:].mean(axis=0), atol=1e-5)
+    assert (larger.model.image_size, larger.preprocessing.fit.edge) == (12, edge)
+
+
+def test_image_sizes_that_do_not_fit_are_refused(golden):
+    with pytest.raises(UserError, match="patches of 4 pixels, so an image of 9"):
+        read_foreign(GOLDEN / "hf_deit", image_size=9)
+    with pytest.raises(UserError, match="--image-size is for models of timm"):
+        read_foreign(golden / "authors_heads.pth.tar", image_size=8)
+
+
+def test_a_network_without_its_classifier_is_refused(edited):
+    folder = edited(GOLDEN / "hf_dinov2", {"classifier.weight": None, "classifier.bias": None})
+    with pytest.raises(UserError, match="has no classifier, only the network before it"):
+        read_foreign(folder)
+
+
+def test_another_family_is_refused_by_its_name(edited):
+    swin = {"swin.layernorm.weight": np.ones(3, np.float32)}
+    names = list(load_file(GOLDEN / "hf_deit" / "model.safetensors"))
+    tensors = {**dict.fromkeys(names), **swin}
+    folder = edited(GOLDEN / "hf_deit", tensors, config={"model_type": "swin"})
+    with pytest.raises(UserError, match="is a model of type swin; those that can be read"):
+        read_foreign(folder)
+
+
+def test_a_training_may_start_from_a_family():
+    start = load_start(GOLDEN / "hf_registers")
+    digits = ["data.source=digits", "model.image_size=32"]
+    settings = settings_from(start, Path("cifar10"), None, digits)
+    config = load_config(Path("cifar10"), settings)
+    assert (config.model.extra_tokens, config.model.pooling) == (3, Pooling.CLASS_MEAN)
+    assert (start.data.fit.edge, config.data.fit.edge) == (11, 44)  # of images of 8 and 32
+    settings = settings_from(start, Path("cifar10"), None, [*digits, "data.eval_crop=0.9"])
+    assert load_config(Path("cifar10"), settings).data.fit == ImageFit()
