@@ -3,6 +3,7 @@
 Guard and script need SPU, which `lowering` does not know. So this is above both.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 from mpcvit.artifacts.profile import SECURE_DEFAULT, NetworkLink, Profile, load_profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import StageCost
+from mpcvit.data.photos import list_skipped, read_photos
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET, Guard
+from mpcvit.lowering.lower import checkpoint_of
 from mpcvit.lowering.lower import lower as lower_network
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.secure.dealing.rehearsal import with_script
@@ -34,14 +37,16 @@ def lower(
     error_budget: float = ERROR_BUDGET,
     guard: Guard | str = Guard.AUTO,
     batch_size: int = 1,
+    strict: bool = False,
     progress: Progress = lambda what, done, total: None,
 ) -> SecureProgram:
     """Turn a model into a program of few exchanges, ready for a profile.
 
-    `model` is a checkpoint, its file or a classifier. `images` are files or uint8
-    arrays [height, width, channel], of the kind that the program will see. The
-    intervals of the approximations become public with the program's use; weights and
-    images do not.
+    `model` is a checkpoint, its file or a classifier. `images` are a folder of photos, or
+    files or uint8 arrays [height, width, channel], of the kind that the program will see.
+    Labels are not needed. A folder's files that cannot be read are left out with a
+    warning, unless `strict`. The fewer the images, the wider are the margins of intervals.
+    The intervals become public with the program's use; weights and images do not.
     `error_budget` bounds the effect of all approximations together: the root mean
     square of the logits' errors over the images, in parts of their spread.
     `guard` says whether private runs refuse to answer where a value left its interval:
@@ -50,6 +55,14 @@ def lower(
     the dealer for `batch_size` images at a time.
     """
     settings, wanted = load_profile(profile), _read_guard(guard)
+    if isinstance(images, str | Path):
+        model = checkpoint_of(model)
+        photos = read_photos(
+            Path(images), model.model, model.data, strict=strict, progress=progress
+        )
+        if photos.skipped:
+            warnings.warn(f"left out: {list_skipped(photos.skipped)}", stacklevel=2)
+        images = photos
     program = lower_network(model, images, settings, error_budget=error_budget, progress=progress)
     program, cost = with_guard(program, settings, wanted, progress)
     calibration = replace(program.calibration, guard_cost=str(cost))

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,15 +14,19 @@ import pytest
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import Activation
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.bench import set_up
 from mpcvit.bench.latency import measure_latency
+from mpcvit.bench.lowered import read_reference
 from mpcvit.bench.networks import mixed, paper_networks, random_checkpoint, random_images
 from mpcvit.bench.paper_tables import bench_breakdown, bench_network, bench_precision, count_stages
+from mpcvit.cli.bench.tables import EXAMPLES
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.secure.components import attention_core, mlp
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.run import run
+from mpcvit.storage import CACHE_VARIABLE
 from tests.command import invoke
 from tests.models import small_config
 
@@ -240,3 +246,30 @@ def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch, drawn):
     assert all("INSECURE" in row["warning"] for row in rows["network"])
     refused = invoke("bench", "network", config, "--networks", "softmx", code=2).stderr
     assert "did you mean 'softmax'" in refused
+
+
+def test_a_session_with_an_empty_and_with_a_full_cache(monkeypatch):
+    """In threads; the cache is the bench's own, and the user's stays as it is."""
+    caches = []
+
+    def in_threads(*arguments, **settings):
+        caches.append(Path(os.environ[CACHE_VARIABLE]))
+        before = len(list(caches[-1].glob("programs/*")))
+        assert before == len(caches) - 1
+        return run(*arguments, simulate=True, **settings)
+
+    monkeypatch.setattr(set_up, "run", in_threads)
+    users = os.environ[CACHE_VARIABLE]
+    rows = set_up.bench_set_up(
+        small_config(depth=1),
+        load_profile("semi2k"),
+        [read_reference(path) for path in EXAMPLES],
+        networks=["scaling"],
+        forms=["lowered"],
+        progress=quiet,
+    )
+    assert [row["cache"] for row in rows] == ["empty", "full"]
+    assert rows[0]["exchanges"] == rows[1]["exchanges"] > 0
+    assert caches[0] == caches[1] != Path(users)
+    assert os.environ[CACHE_VARIABLE] == users
+    assert not caches[0].exists()

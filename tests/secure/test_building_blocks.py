@@ -9,7 +9,9 @@ import pytest
 
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.protocols import Truncation
+from mpcvit.lowering.attention import _product
 from mpcvit.secure.probe import measure_function
+from mpcvit.secure.spu.rewrite import square
 
 NARROW = load_profile("semi2k")
 WIDE = replace(NARROW, ring_bits=128, fraction_bits=26)
@@ -41,6 +43,13 @@ BLOCKS = {
         HEADS * (X.size + INNER * COLUMNS),
         (2 * HEADS, 2 * HEADS, HEADS),
     ),
+    # of small matrices all rows with all columns, which opens no more
+    "products of a batch, together": (
+        _product,
+        (array(HEADS, ROWS, INNER), array(HEADS, INNER, COLUMNS)),
+        HEADS * (X.size + INNER * COLUMNS),
+        (2, 2, 1),
+    ),
     "relu": (jax.nn.relu, (X,), None, (8, 9, 9)),
 }
 
@@ -54,3 +63,12 @@ def test_exchanges(name):
         np.testing.assert_allclose(found.output, function(*inputs), atol=1e-4)
     if opened is not None:  # of the last, which truncates for nothing
         assert found.cost.sent_bytes == 16 * opened
+
+
+def test_a_true_square():
+    """One number is opened for each element, in one exchange, with the error of a product."""
+    x = np.concatenate([X.ravel(), [0.0, 1.0, -1.0, 900.0, -(2.0**-20)]]).astype(np.float32)
+    found = measure_function(square, (x,), replace(LOCAL, squares=True))
+    assert (found.cost.exchanges, found.cost.sent_bytes) == (1, 16 * x.size)
+    exact = x.astype(np.float64) ** 2
+    np.testing.assert_allclose(found.output, exact, rtol=1e-6, atol=2.0**-22)

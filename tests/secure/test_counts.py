@@ -7,22 +7,22 @@ import pytest
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.lowered import lower_with_plan, read_reference
-from mpcvit.bench.networks import paper_networks, random_images
+from mpcvit.bench.networks import paper_networks, polynomial_network, random_images
 from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.run import run
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "results/cifar10-tiny/relu_softmax-program.json"
+EXAMPLE = ROOT / "src/mpcvit/bench/programs/relu_softmax.json"
 
 
 def steady_cost(name, depth):
     """Of an image after the first, with masks of weights that are reused."""
-    model = load_config(ROOT / "configs/cifar10.toml", [f"model.depth={depth}"]).model
+    model = load_config(Path("cifar10"), [f"model.depth={depth}"]).model
     profile = load_profile("semi2k-dealer")
-    program = lower_with_plan(
-        read_reference(EXAMPLE).plan, model, paper_networks(model)[name], choose_engine(profile)
-    )
+    known = {**paper_networks(model), "polynomial": polynomial_network(model)}
+    plan = read_reference(EXAMPLE).plan
+    program = lower_with_plan(plan, model, known[name], choose_engine(profile))
     images = random_images(model, LEAST_RUNS)
     record = run(program, images, profile, reveal="logits", simulate=True).record
     return record.batches[-1].total
@@ -43,6 +43,7 @@ def test_two_layers():
         ("mpcvit-0.7", 268, 70_822_000),
         ("mpcvit-0.1", 200, 61_416_000),
         ("scaling", 146, 60_766_000),
+        ("polynomial", 56, 19_163_500),
     ],
 )
 def test_seven_layers(name, exchanges, sent_bytes):

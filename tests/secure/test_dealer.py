@@ -46,7 +46,7 @@ def everything(config):
 
 @pytest.fixture(autouse=True)
 def forget_scripts():
-    rehearsal._in_memory.clear()
+    rehearsal._kept.in_memory.clear()
 
 
 @pytest.mark.long
@@ -60,6 +60,10 @@ def test_every_attention_kind_and_mlp_form(changes):
         checkpoint, pixels, replace(DEALER, **changes), reveal="logits", simulate=True
     )
     assert_close(found.logits, plain(plain.preprocess(list(pixels))), FXP18_EXP)
+
+
+def _never(*_):
+    raise DealerError("this was rehearsed")
 
 
 def test_the_same_as_with_the_first_party_and_rehearsed_once(monkeypatch):
@@ -78,8 +82,8 @@ def test_the_same_as_with_the_first_party_and_rehearsed_once(monkeypatch):
     assert offline.received_bytes > offline.held_bytes > 0  # two batches, of two and one
     assert expected.record.offline is None
     assert not record.notes or "INSECURE" not in " ".join(record.notes)
-    rehearsal._in_memory.clear()
-    monkeypatch.setattr(rehearsal, "_rehearse", None)  # the script was kept on disk
+    rehearsal._kept.in_memory.clear()
+    monkeypatch.setattr(rehearsal, "_rehearse_stage", _never)  # scripts were kept on disk
     mpcvit.run(checkpoint, pixels, DEALER, batch_size=2, reveal="logits", simulate=True)
 
 
@@ -93,11 +97,7 @@ def program():
 
 @pytest.fixture
 def no_rehearsal(monkeypatch):
-    def rehearse(*_):
-        raise DealerError("this was rehearsed")
-
-    monkeypatch.setattr(rehearsal, "_rehearse", rehearse)
-    monkeypatch.setattr(rehearsal, "_read", lambda path: None)
+    monkeypatch.setattr(rehearsal, "_rehearse", _never)
 
 
 def test_a_program_carries_its_script(program, no_rehearsal, tmp_path):
@@ -244,5 +244,5 @@ def test_a_layer_of_deit_small_asks_for_what_the_dealers_limits_were_chosen_by()
     architecture = Architecture.uniform(table.SOFTMAX, depth=1, heads=6)
     profile = load_profile("semi2k-dealer")
     card = ModelCard.of(random_checkpoint(model, architecture))
-    script = rehearsal._rehearse(compile_network(card, profile, 1), profile)
+    script = rehearsal.scripts_of(compile_network(card, profile, 1), profile).inference
     assert script == Script.from_bytes((GOLDEN / "deit_small_layer.script").read_bytes())

@@ -95,7 +95,7 @@ def test_a_simulated_run_notes_what_leaves_the_range():
     notes = result.record.notes
     assert any(note.startswith("block 0: ") and "beyond the" in note for note in notes)
     with pytest.raises(UserError, match="check_range needs simulate"):
-        mpcvit.run(checkpoint, pixels, PROFILE, check_range=True)
+        mpcvit.run(checkpoint, pixels, PROFILE, check_range=True, insecure=True)
 
 
 @pytest.mark.parametrize("value", [1e9, np.nan, np.inf])

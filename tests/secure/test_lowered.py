@@ -13,6 +13,7 @@ from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpFo
 from mpcvit.artifacts.config import BlockForm, Pooling
 from mpcvit.artifacts.forms import Activation, NormForm
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.record import Reveal
 from mpcvit.attention.kind_math import Context, math_of
 from mpcvit.bench.latency import measure_lowered_latency
 from mpcvit.bench.lowered import (
@@ -26,13 +27,20 @@ from mpcvit.kinds import table
 from mpcvit.lowering.calibrate import relative_error
 from mpcvit.lowering.jaxpr_walk import in_fixed_point
 from mpcvit.lowering.lower import lower
-from mpcvit.lowering.sites import HEAD_NORM, site_label
+from mpcvit.lowering.sites import EMBED_NORM, HEAD_NORM, site_label
 from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.components import Component
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.spu.stages import cut_lowered
 from tests import reference
-from tests.models import random_pixels, rows_of_every_kind, small_checkpoint, small_config, tame
+from tests.models import (
+    ENDS,
+    random_pixels,
+    rows_of_every_kind,
+    small_checkpoint,
+    small_config,
+    tame,
+)
 from tests.tolerances import FXP26, assert_close
 
 K = table
@@ -78,6 +86,17 @@ def every_mlp_form(block):
 @pytest.mark.parametrize("block", BlockForm)
 def test_private_and_emulated_logits_agree(block):
     program = every_mlp_form(block)
+    result, expected = run(program, count=2, batch_size=2)
+    assert_close(result.logits, expected, FXP26)
+
+
+@pytest.mark.parametrize("end", ["class and mean beside extra tokens", "norm of the mean"])
+def test_other_ends(end):
+    """Each also with a norm after the embedding, as CLIP has it."""
+    architecture = Architecture.uniform(K.SCALING, depth=1, heads=3)
+    program = lowered(architecture, block=BlockForm.PRE, **ENDS[end], embed_norm=True)
+    assert {EMBED_NORM, HEAD_NORM} <= set(program.plan)
+    program = program.changed(trust=replace(program.public.trust, guard=True))
     result, expected = run(program, count=2, batch_size=2)
     assert_close(result.logits, expected, FXP26)
 
@@ -138,7 +157,7 @@ def test_a_network_takes_after_an_example_of_its_kinds(relu_softmax):
         Architecture.uniform(kind, depth=program.model.depth, heads=program.model.heads)
         for kind in (table.SOFTMAX, table.SCALING, table.RELU_SOFTMAX)
     )
-    reference = Path(__file__).parents[2] / "results/cifar10-tiny/softmax-program.json"
+    reference = Path(__file__).parents[2] / "src/mpcvit/bench/programs/softmax.json"
     plan = adapt_plan(read_reference(reference).plan, program.model, softmax)
     other = replace(own, architecture=softmax, plan=plan)
     assert plan_for(both, [other, own]) is own.plan
@@ -153,8 +172,9 @@ def test_plain_and_lowered_are_counted_side_by_side(relu_softmax):
         program.model,
         {"semi2k-wan": profile},
         [program.public],
-        networks=["relu_softmax"],
+        networks={"relu_softmax": program.architecture},
         batch_sizes=[1],
+        reveal=Reveal.LOGITS,
         stage="block 0",
         measure=False,
         progress=lambda what, done, total: None,
@@ -175,8 +195,9 @@ def test_the_bench_tells_what_reused_masks_take_and_save(relu_softmax):
         program.model,
         {"semi2k-dealer-wan": load_profile("semi2k-dealer-wan")},
         [program.public],
-        networks=["relu_softmax"],
+        networks={"relu_softmax": program.architecture},
         batch_sizes=[1],
+        reveal=Reveal.LOGITS,
         stage=None,
         measure=False,
         progress=lambda what, done, total: None,

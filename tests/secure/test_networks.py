@@ -61,6 +61,11 @@ def test_pre_norm_mean_pooling_and_biases():
     check(one_layer(), FXP18, block=BlockForm.PRE, pooling=Pooling.MEAN, qkv_bias=True)
 
 
+def test_extra_tokens_a_norm_after_the_embedding_and_a_head_of_two_parts():
+    ends = {"pooling": Pooling.CLASS_MEAN, "extra_tokens": 2, "embed_norm": True}
+    check(one_layer(), FXP18, block=BlockForm.PRE, **ends)
+
+
 @pytest.mark.parametrize(
     ("kind", "mlp"),
     [

@@ -4,11 +4,19 @@ import pytest
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
+from mpcvit.artifacts.latency import Cost
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.record import Reveal
+from mpcvit.bench.choices import measure_choice_latency
+from mpcvit.bench.latency import stage_costs
+from mpcvit.bench.lowered import lower_with_plan, read_reference
 from mpcvit.bench.networks import random_checkpoint, random_images
+from mpcvit.cli.bench.tables import EXAMPLES
 from mpcvit.cost.estimate import estimate
 from mpcvit.kinds import table
-from mpcvit.secure.card import ModelCard
+from mpcvit.lowering.engine import choose_engine
+from mpcvit.secure.card import LEAST_RUNS, ModelCard
 from mpcvit.secure.components import attention_core, mlp
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.run import run
@@ -17,6 +25,7 @@ from tests.models import small_checkpoint, small_config
 
 K, F = table, MlpForm
 SEMI2K = load_profile("semi2k")
+DEALER = load_profile("semi2k-dealer-wan")
 CIFAR = ModelConfig(image_size=32, patch_size=4, classes=10, depth=1, heads=4, width=256)
 
 
@@ -108,3 +117,49 @@ def test_secret_weights_are_shared_as_products(forms):
     shapes = compile_network(ModelCard.of(checkpoint), SEMI2K, 1).parameters
     assert shapes["blocks_0.mlp.fused.kernel"] == (config.width, config.width)
     assert ("blocks_0.mlp.up.kernel" in shapes) == isinstance(forms, tuple)
+
+
+@pytest.fixture(scope="module")
+def lowered_prices():
+    """Prices of every choice of a small lowered network: sixteen networks, simulated."""
+    config = small_config(image_size=8, depth=3)
+    references = [read_reference(path) for path in EXAMPLES[:1]]
+    return measure_choice_latency(config, DEALER, [K.RELU_SOFTMAX], (9,), references), config
+
+
+def chosen(norm1, norm2, activation, tokens, heads):
+    """A layer of three heads, by letters: L is a layer norm, g is GeLU, R is ReLU softmax."""
+    form = FormChoice(
+        norm1=NormForm.LAYER if norm1 == "L" else NormForm.BATCH,
+        norm2=NormForm.LAYER if norm2 == "L" else NormForm.BATCH,
+        activation=Activation.GELU if activation == "g" else Activation.QUADRATIC,
+        tokens=tokens,
+    )
+    kinds = tuple(K.RELU_SOFTMAX if own == "R" else K.SCALING for own in heads)
+    return LayerArchitecture(heads=kinds, form=form)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("layers", "norm"),
+    [
+        ((("B", "L", "q", 17, "SSS"), ("B", "B", "g", 9, "RSS"), ("B", "B", "q", 9, "SSS")), "B"),
+        ((("L", "B", "g", 17, "RRS"), ("B", "B", "q", 17, "SSS"), ("L", "L", "q", 9, "RSR")), "L"),
+        ((("B", "B", "q", 9, "SSR"), ("B", "L", "g", 9, "RRR"), ("B", "L", "g", 9, "SSS")), "B"),
+    ],
+    ids=["one kept", "first and last", "neighbours"],
+)
+def test_choices_of_lowered_networks_add_up(lowered_prices, layers, norm):
+    """Exchanges exactly: shared phases, gains between layer norms, and ends that merge."""
+    table, config = lowered_prices
+    architecture = Architecture(
+        layers=tuple(chosen(*layer) for layer in layers),
+        norm=NormForm.LAYER if norm == "L" else NormForm.BATCH,
+    )
+    plan = read_reference(EXAMPLES[0]).plan
+    program = lower_with_plan(plan, config, architecture, choose_engine(DEALER))
+    costs = stage_costs(program, DEALER, images=LEAST_RUNS, reveal=Reveal.CLASS)
+    counted = sum(costs.values(), Cost())
+    priced = table.price(architecture)
+    assert priced.exchanges == counted.exchanges
+    assert priced.sent_bytes == pytest.approx(counted.sent_bytes, rel=0.02)

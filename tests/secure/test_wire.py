@@ -42,14 +42,16 @@ def sent(monkeypatch):
 def run(images, profile="semi2k"):
     checkpoint = small_checkpoint(CONFIG, ARCHITECTURE)
     profile = load_profile(profile)
-    return simulate(
+    journal = Journal()
+    simulate(
         lambda: checkpoint,
         lambda report: lambda card: images,
         profile,
         batch_size=1,
-        journal=Journal(),
+        journal=journal,
         reveal=Reveal.LOGITS,
     )
+    return [answer.values for answer in journal.answers]
 
 
 def to_model_owner(sent):
@@ -134,4 +136,4 @@ def test_weights_that_stay_with_their_owner_do_not_travel_at_all(sent):
         for share in unpack(message, Role.MODEL_OWNER):
             (chunk,) = share.share_chunks
             assert not any(chunk[6:])  # nothing but zeros behind the chunk's header
-    assert_close(found.values, Classifier(small_checkpoint(CONFIG, ARCHITECTURE))(images), FXP18)
+    assert_close(np.array(found), Classifier(small_checkpoint(CONFIG, ARCHITECTURE))(images), FXP18)

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from mpcvit.artifacts.architecture import HeadChoice
 from mpcvit.artifacts.config import ModelConfig
@@ -263,13 +263,43 @@ def _slices(parts: Sequence[Part], size: Callable[[Part], int]) -> dict[Kind, sl
 
 
 def _product(a: Array, b: Array, *, transposed: bool = False) -> Array:
-    """Return a b, or a' b, image by image; SPU takes them in turn, and one image as one product."""
-    contracted = (1, 1) if transposed else (2, 1)
-    if a.shape[0] == 1:
-        axes = ((contracted[0] - 1,), (contracted[1] - 1,))
-        return lax.dot_general(a[0], b[0], (axes, ((), ())))[None]
-    axes = ((contracted[0],), (contracted[1],))
-    return lax.dot_general(a, b, (axes, ((0,), (0,))))
+    """Return a b, or a' b, of each image. SPU takes one product after the other."""
+    if transposed:
+        a = a.transpose(0, 2, 1)
+    batch, rows, inner = a.shape
+    count = _images_together(batch, rows, inner, b.shape[2])
+    products = [
+        _product_together(a[start : start + count], b[start : start + count])
+        for start in range(0, batch, count)
+    ]
+    return jnp.concatenate(products) if len(products) > 1 else products[0]
+
+
+def _images_together(batch: int, rows: int, inner: int, columns: int) -> int:
+    """Return how many images share a product: many save exchanges, few computing and dealing."""
+
+    def worth(count: int) -> float:
+        """Return the cost in exchanges. The numbers opened are always the same."""
+        return (
+            math.ceil(batch / count)
+            + batch * count * rows * columns / NUMBERS_PER_EXCHANGE
+            + batch * count * rows * inner * columns / _PRODUCTS_PER_EXCHANGE
+        )
+
+    return min(range(1, batch + 1), key=worth)
+
+
+def _product_together(a: Array, b: Array) -> Array:
+    """Return a b of some images by one product of all rows with all columns.
+
+    What belongs to two images is computed and thrown away. It is opened to nobody.
+    """
+    count, rows, inner = a.shape
+    if count == 1:
+        return (a[0] @ b[0])[None]
+    beside = b.transpose(1, 0, 2).reshape(inner, -1)
+    blocks = (a.reshape(count * rows, inner) @ beside).reshape(count, rows, count, -1)
+    return jnp.stack([blocks[image, :, image] for image in range(count)])
 
 
 def _product_by_head(rows: Array, blocks: Array) -> Array:

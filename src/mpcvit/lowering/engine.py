@@ -1,4 +1,4 @@
-"""Engine settings: ring, fraction bits, truncation and mask reuse; and what may go wrong."""
+"""Engine settings: ring, fraction bits, truncation, mask reuse, squares; and what may go wrong."""
 
 import math
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from typing import Any
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer, Truncation
+from mpcvit.artifacts.provenance import advice_on
 from mpcvit.codec import decode
 from mpcvit.errors import UserError
 from mpcvit.storage import read_json
@@ -25,6 +26,7 @@ class EngineSettings:
     truncation: Truncation
     reuse_weight_masks: bool
     owned_weights: bool = False
+    squares: bool = False
 
     @property
     def requires_dealer(self) -> bool:
@@ -41,6 +43,7 @@ class EngineSettings:
             # elsewhere nothing would hold it to its rules; see Profile
             reuse_weight_masks=self.reuse_weight_masks and profile.dealer is Dealer.THIRD_PARTY,
             owned_weights=self.owned_weights and profile.protocol.owned_weights,
+            squares=self.squares and self.truncation is Truncation.LOCAL,
         )
 
 
@@ -54,9 +57,17 @@ def read_engine(folder: Path) -> EngineSettings:
     try:
         document = read_json(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{folder} holds no program: cannot read {path}") from error
+        raise UserError(why_no_program(folder)) from error
     require_format(document, path)
     return decode(EngineSettings, document["public"]["engine"], str(path))
+
+
+def why_no_program(path: Path) -> str:
+    """Say what is wrong with a folder, or a copy of its description, and what to do."""
+    if path.is_dir() and not (path / DESCRIPTION).exists():
+        advice = advice_on(path) or f"it has no {DESCRIPTION}; 'mpcvit lower' makes programs"
+        return f"{path} holds no program: {advice}"
+    return f"{path} holds no program: its {DESCRIPTION} cannot be read"
 
 
 def require_format(document: Any, path: Path) -> None:
@@ -81,6 +92,7 @@ def choose_engine(profile: Profile) -> EngineSettings:
             fraction_bits=26,
             truncation=Truncation.LOCAL,
             reuse_weight_masks=True,
+            squares=True,
         )
     return EngineSettings(
         ring_bits=profile.ring_bits,
@@ -109,6 +121,13 @@ def safe_bits(engine: EngineSettings, *, products: float, largest: float) -> flo
         return math.inf
     size = 2 * engine.fraction_bits + math.log2(max(largest, 1.0)) + 1
     return engine.ring_bits - size - math.log2(max(products, 1.0))
+
+
+def largest_safe(engine: EngineSettings, *, products: float) -> float:
+    """Return the largest number that this many products of an inference may give."""
+    if engine.truncation is not Truncation.LOCAL:
+        return math.inf
+    return 2.0 ** (safe_bits(engine, products=products, largest=1.0) - LEAST_SAFE_BITS)
 
 
 def require_safe(engine: EngineSettings, *, products: float, largest: float) -> None:

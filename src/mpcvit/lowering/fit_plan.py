@@ -43,11 +43,13 @@ def fit_plan(
     *,
     odd: Mapping[str, Range],
     widest: Mapping[str, float],
+    widening: float = 1.0,
 ) -> Plan:
     """Return an approximation for every label that calibration saw in use.
 
     Intervals reach beyond what ordinary images gave by margins, and just to what `odd`
     pictures gave. `widest` has the largest magnitude at a label, where it is certain.
+    `widening` is the power to which margins are raised, because images are few.
     """
     plan: Plan = {}
     for label, site in needed_sites(config, architecture).items():
@@ -63,7 +65,7 @@ def fit_plan(
         own = config_at(config, architecture, label)
         tolerance = site.tolerance if site.group is None else tolerances[site.group]
         try:
-            plan[label] = fit(site.target(own, observed, site.margin), tolerance)
+            plan[label] = fit(site.target(own, observed, site.margin**widening), tolerance)
         except UserError:
             if not site.optional or tolerance < site.tolerance:
                 raise

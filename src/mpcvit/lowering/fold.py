@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
-from mpcvit.artifacts.config import BlockForm, ModelConfig, Pooling
+from mpcvit.artifacts.config import BlockForm, ModelConfig
 from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
 from mpcvit.artifacts.resolve import forms_of, head_norm_of
 from mpcvit.attention.kind_math import math_of
-from mpcvit.errors import UserError
 from mpcvit.lowering.attention import NUMBERS_PER_EXCHANGE
 from mpcvit.lowering.heads import folded_scale, kinds_of
 from mpcvit.model.checkpoint import Parameters
 
 Weights = dict[str, Any]
+_NORMS = ("norm1", "norm2")
 _LEAST_GAIN = 1e-4  # of a kind, in a head that has rows of other kinds too
 _LEAST_UNIT = 1e-3  # of the median over channels
 _LARGEST_SQUARE = 64.0  # what completing a square may add and take away again
@@ -43,14 +43,9 @@ class Units:
 
 def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters) -> Weights:
     """Return the weights of a lowered network, by stage."""
-    if config.clip:
-        raise UserError(
-            f"lowering takes no clipped norm, but model.clip is {config.clip:g}; "
-            "bound the network by a layer norm (model.layer_norms) instead"
-        )
     exact, centring = _fixed_norms(config, _float64(parameters)), _centring(config, architecture)
     units, forms = _residual_units(config, architecture, exact), forms_of(config, architecture)
-    weights: Weights = {"embed": _embed(config, exact["embed"], centring / units[0].before)}
+    weights: Weights = {"embed": _embed(config, exact["embed"], centring, units[0].before)}
     for index, (layer, form, unit) in enumerate(
         zip(architecture.layers, forms, units, strict=True)
     ):
@@ -58,11 +53,15 @@ def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters
         weights[f"blocks_{index}"] = {
             **_attention(config, layer, form, own, unit.before, centring),
             "mlp": _mlp(config, layer, form, own, unit, centring),
+            **{name: own[name]["clipped"] for name in _NORMS if "clipped" in own[name]},
         }
     weights["head"] = _after_norm(exact["norm"], exact["head"], units[-1].after)
-    if forms[0].norm1 is not NormForm.LAYER:
+    if "clipped" in exact["norm"]:
+        weights["head"]["norm"] = exact["norm"]["clipped"]
+    if not reads_true_units(config, forms[0].norm1) and not config.embed_norm:
         _merge_first(config, weights["embed"], weights["blocks_0"])
-    if head_norm_of(config, architecture) is not NormForm.LAYER:
+    is_single = config.pooled_width == config.width
+    if not reads_true_units(config, head_norm_of(config, architecture)) and is_single:
         _merge_last(weights[f"blocks_{config.depth - 1}"]["mlp"], weights["head"])
     return _float32(weights)
 
@@ -96,6 +95,11 @@ def is_centred(config: ModelConfig, architecture: Architecture) -> bool:
     return norms == {NormForm.LAYER}
 
 
+def reads_true_units(config: ModelConfig, norm: NormForm) -> bool:
+    """Return whether a norm is more than a gain and a bias: a layer norm, or one that clips."""
+    return norm is NormForm.LAYER or (norm is NormForm.BATCH and config.clip > 0)
+
+
 def _centring(config: ModelConfig, architecture: Architecture) -> np.ndarray:
     """C, or nothing where norms see to the mean."""
     identity = np.eye(config.width)
@@ -103,13 +107,20 @@ def _centring(config: ModelConfig, architecture: Architecture) -> np.ndarray:
 
 
 def _fixed_norms(config: ModelConfig, exact: Any) -> Any:
-    """Return the tree with batch norms as a scale and a bias."""
+    """Return the tree with batch norms as a scale and a bias.
+
+    One that clips multiplies and adds itself, and leaves nothing to its readers.
+    """
     if not isinstance(exact, dict):
         return exact
     if "variance" not in exact:
         return {name: _fixed_norms(config, branch) for name, branch in exact.items()}
     gain = exact["scale"] / np.sqrt(exact["variance"] + config.norm_eps)
-    return {"scale": gain, "bias": exact["bias"] - exact["mean"] * gain}
+    shift = exact["bias"] - exact["mean"] * gain
+    if config.clip:
+        clipped = {"gain": gain, "bias": shift}
+        return {"scale": np.ones_like(gain), "bias": np.zeros_like(gain), "clipped": clipped}
+    return {"scale": gain, "bias": shift}
 
 
 def _residual_units(config: ModelConfig, architecture: Architecture, exact: Any) -> list[Units]:
@@ -126,11 +137,11 @@ def _residual_units(config: ModelConfig, architecture: Architecture, exact: Any)
     gains = [exact[f"blocks_{index}"]["norm2"]["scale"] for index in range(depth)]
     units: list[np.ndarray | None] = [None] * (depth + 1)
     for index, form in enumerate(forms_of(config, architecture)):
-        if NormForm.LAYER in (form.norm1, form.norm2):
+        if any(reads_true_units(config, norm) for norm in (form.norm1, form.norm2)):
             units[index] = ones
         if MlpForm.FUSED_RELU in mlp_forms(architecture.layers[index]):
             units[index + 1] = ones
-    if head_norm_of(config, architecture) is NormForm.LAYER:
+    if reads_true_units(config, head_norm_of(config, architecture)):
         units[depth] = ones
     tied = [False] * depth
     for index in reversed(range(depth)):
@@ -158,21 +169,31 @@ def _divides(gain: np.ndarray) -> bool:
     return bool(size.min() > 0 and size.min() >= _LEAST_UNIT * np.median(size))
 
 
-def _embed(config: ModelConfig, own: Any, writing: np.ndarray) -> Weights:
+def _embed(config: ModelConfig, own: Any, centring: np.ndarray, unit: np.ndarray) -> Weights:
     offset = own["position"].copy()
-    first = 0
-    if config.pooling is Pooling.CLASS:
+    if config.has_class_token:
         offset[0] += own["class_token"]
-        first = 1
-    offset[first:] += own["patch"]["bias"]
-    return {"kernel": own["patch"]["kernel"] @ writing, "offset": offset @ writing}
+    offset[config.leading_tokens :] += own["patch"]["bias"]
+    if not config.embed_norm:
+        writing = centring / unit
+        return {"kernel": own["patch"]["kernel"] @ writing, "offset": offset @ writing}
+    return {
+        "kernel": own["patch"]["kernel"] @ centring,
+        "offset": offset @ centring,
+        "gain": own["norm"]["scale"] / unit,
+        "bias": own["norm"]["bias"] @ centring / unit,
+    }
 
 
 def _after_norm(norm: Any, linear: Any, unit: np.ndarray) -> Weights:
-    """Fold a norm's gain and bias, and the units of what it reads, into the linear after it."""
+    """Fold a norm's gain and bias, and the units of what it reads, into the linear after it.
+
+    The linear may read several tokens side by side.
+    """
     kernel = linear["kernel"]
-    bias = norm["bias"] @ kernel + linear.get("bias", 0.0)
-    return {"kernel": (norm["scale"] * unit)[:, None] * kernel, "bias": bias}
+    times = len(kernel) // len(unit)
+    gain, shift = np.tile(norm["scale"] * unit, times), np.tile(norm["bias"], times)
+    return {"kernel": gain[:, None] * kernel, "bias": shift @ kernel + linear.get("bias", 0.0)}
 
 
 def _attention(
@@ -249,7 +270,7 @@ def _mlp(
                 squared, written = _complete_squares(up, written, own["mlp"]["quadratic"])
             weights["up"] = _after_norm(norm, squared, units.before)
             weights["down"] = written
-            if lite and not units.tied:
+            if lite and not units.tied and "clipped" not in norm:
                 weights["residual"] = {"gain": norm["scale"] * units.before / units.after}
             continue
         both = {

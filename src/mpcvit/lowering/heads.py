@@ -20,10 +20,11 @@ class Part:
 
 
 def queries_of(config: ModelConfig, architecture: Architecture, index: int) -> int:
-    """Return how many tokens of a block something later reads: of the last, the class token."""
-    is_last = index == config.depth - 1
-    if is_last and config.pooling is Pooling.CLASS:
-        return 1
+    """Return how many tokens of a block something later reads: of the last, those of the head."""
+    if index == config.depth - 1:
+        read = {Pooling.CLASS: 1, Pooling.CLASS_EXTRA: 2}
+        if config.pooling in read:
+            return read[config.pooling]
     return forms_of(config, architecture)[index].tokens
 
 

@@ -28,11 +28,15 @@ class RecordedValue:
 
 
 def record_values(
-    function: Callable[..., Any], *arguments: Any, only: Container[str] | None = None
+    function: Callable[..., Any],
+    *arguments: Any,
+    only: Container[str] | None = None,
+    compiled: bool = True,
 ) -> tuple[Any, list[RecordedValue]]:
     """Return the results of a function and of each of its floating-point operations, in order.
 
-    `only` names the primitives to look at, where not all matter.
+    `only` names the primitives to look at, where not all matter. If it is not `compiled`,
+    it runs operation by operation, and networks share those.
     """
     operations: list[tuple[str, int]] = []
 
@@ -49,9 +53,10 @@ def record_values(
 
         return _visit_all(function, arguments, note), jnp.stack(magnitudes)
 
-    # run once, so that making it fast would take longer than it does
-    compiled = jax.jit(watched).lower(*arguments).compile(_QUICKLY)
-    result, magnitudes = compiled(*arguments)
+    run = watched
+    if compiled:  # once, so that making it fast would take longer than it does
+        run = jax.jit(watched).lower(*arguments).compile(_QUICKLY)
+    result, magnitudes = run(*arguments)
     return result, [
         RecordedValue(operation=operation, largest=float(largest), size=size)
         for (operation, size), largest in zip(operations, magnitudes, strict=True)

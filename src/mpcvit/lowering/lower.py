@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture
-from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.forms import NormForm
 from mpcvit.artifacts.profile import SECURE_DEFAULT, Profile, load_profile
 from mpcvit.artifacts.resolve import forms_of, head_norm_of
-from mpcvit.data import make_inputs
+from mpcvit.data import Photos, make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET
 from mpcvit.lowering.approximations import GeluPolynomial
+from mpcvit.lowering.bounded import count_products, require_bounded, stage_values
 from mpcvit.lowering.calibrate import Progress, calibrate, measure_error, odd_pictures
 from mpcvit.lowering.engine import choose_engine, require_safe
 from mpcvit.lowering.fit_plan import fit_plan, search_plan
 from mpcvit.lowering.fold import Weights, fold
-from mpcvit.lowering.jaxpr_walk import record_values
 from mpcvit.lowering.out_of_range import Trust
 from mpcvit.lowering.program import Calibration, PublicProgram, SecureProgram, shapes_of
-from mpcvit.lowering.sites import Plan, site_label
+from mpcvit.lowering.sites import Plan, exact_functions, site_label
 from mpcvit.model.checkpoint import Checkpoint
 
 _JUDGED = 256  # images that a choice of approximations is judged by
@@ -33,6 +33,8 @@ _WATCHED = 8  # images whose every product is looked at
 _JUDGED_REACH = 64  # images whose contrast is raised
 _CONTRASTS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 _NORM_ERROR = 0.05  # of a norm's approximation, which its length may be off by
+_ENOUGH = 1024  # images for which the margins of sites were chosen
+_HALVINGS = 6  # of their number, after which margins are squared
 _ROOM = 64.0  # how much larger than theirs other images' products may be
 
 
@@ -47,10 +49,10 @@ def lower(
 ) -> SecureProgram:
     """Turn a model into a program of few exchanges, calibrated on images.
 
-    `model` is a checkpoint, its file or a classifier. `images` are files or uint8
-    arrays [height, width, channel], of the kind that the program will see. The
-    intervals of the approximations become public with the program's use; weights and
-    images do not.
+    `model` is a checkpoint, its file or a classifier. `images` are photos, files or uint8
+    arrays [height, width, channel], of the kind that the program will see. The fewer they
+    are, the wider are the margins. The intervals of the approximations become public with
+    the program's use; weights and images do not.
     `error_budget` bounds the effect of all approximations together: the root mean
     square of the logits' errors over the images, in parts of their spread.
     With `guard`, private runs refuse to answer where a value left an interval. Without
@@ -59,20 +61,44 @@ def lower(
     """
     if not error_budget > 0:
         raise UserError(f"an error budget must be positive, not {error_budget:g}")
-    checkpoint, settings = _checkpoint(model), load_profile(profile)
+    checkpoint, settings = checkpoint_of(model), load_profile(profile)
     config, architecture = checkpoint.model, checkpoint.architecture
-    inputs = make_inputs(images, config, checkpoint.data).images
+    inputs = (
+        images.images
+        if isinstance(images, Photos)
+        else make_inputs(images, config, checkpoint.data).images
+    )
     pictures = odd_pictures(config.image_size, config.channels)
     odd = make_inputs(list(pictures.values()), config, checkpoint.data).images
     weights = fold(config, architecture, checkpoint.parameters)
     progress("calibrating", 0, len(inputs))
     ranges, exact = calibrate(config, architecture, weights, np.asarray(inputs), progress)
     odd_ranges, odd_exact = calibrate(config, architecture, weights, odd)
+    engine = choose_engine(settings)
+    require_bounded(
+        partial(stage_values, config, architecture, exact_functions(config, architecture), weights),
+        {
+            **_most_extreme(inputs, exact),
+            **dict(zip(pictures, odd, strict=True)),
+            **_inverted(inputs[:_WATCHED], checkpoint.data),
+        },
+        engine,
+        settings,
+    )
+    widening = widening_of(len(inputs))
     judged, widest = min(len(inputs), _JUDGED), _widest_activations(config, architecture, weights)
 
     fitted = search_plan(
         error_budget,
-        partial(fit_plan, config, architecture, ranges, odd=odd_ranges, widest=widest),
+        partial(
+            fit_plan,
+            config,
+            architecture,
+            ranges,
+            odd=odd_ranges,
+            widest=widest,
+            widening=widening,
+        ),
         partial(measure_error, config, architecture, weights, inputs[:judged], exact[:judged]),
         progress,
     )
@@ -88,7 +114,7 @@ def lower(
             data=replace(checkpoint.data, path=""),
             classes=checkpoint.classes,
             plan=fitted.plan,
-            engine=choose_engine(settings),
+            engine=engine,
             trust=trust,
             shapes=shapes_of(weights),
         ),
@@ -102,15 +128,30 @@ def lower(
     judged_inputs = np.concatenate([inputs[:judged], odd])
     doubt = _doubt(program, judged_inputs, np.concatenate([exact[:judged], odd_exact]))
     program = program.changed(trust=replace(trust, doubt=doubt))
+    agreeing, left = _agreement(program, inputs, exact)
+    reach, leaving = _reach(program, inputs[:_JUDGED_REACH])
     calibration = replace(
         program.calibration,
-        reach=_reach(program, inputs[:_JUDGED_REACH]),
+        reach=reach,
+        leaving=leaving,
+        widening=float(f"{widening:.3g}"),
+        agreeing=agreeing,
+        left=left,
         odd=tuple(
             f"{name}: {verdict}"
             for name, verdict in zip(pictures, _verdicts(program, odd, odd_exact), strict=True)
         ),
     )
     return replace(program, calibration=calibration)
+
+
+def widening_of(images: int) -> float:
+    """Return the power to which margins are raised: 1 for many images, 2 for sixteen.
+
+    >>> widening_of(2048), widening_of(1024), widening_of(16)
+    (1.0, 1.0, 2.0)
+    """
+    return 1 + max(0.0, math.log2(_ENOUGH / images) / _HALVINGS)
 
 
 def _widest_activations(
@@ -128,14 +169,14 @@ def _widest_activations(
         if form.norm2 is NormForm.LAYER
     }
     return {
-        site_label(index, "activation"): _widest(config, mlp["up"])
+        site_label(index, "activation"): _widest(mlp["up"])
         for index, mlp in mlps.items()
         if "up" in mlp
     }
 
 
-def _widest(config: ModelConfig, linear: Weights) -> float:
-    length = math.sqrt(config.width) * (1 + _NORM_ERROR)
+def _widest(linear: Weights) -> float:
+    length = math.sqrt(len(linear["kernel"])) * (1 + _NORM_ERROR)
     columns = np.linalg.norm(linear["kernel"], axis=0)
     return float((length * columns + np.abs(linear["bias"])).max())
 
@@ -146,7 +187,7 @@ def _largest_logit(
     """Return what a logit cannot exceed; after a norm that folds, far more than any did."""
     if head_norm_of(config, architecture) is not NormForm.LAYER:
         return _ROOM * max(float(np.abs(logits).max()) for logits in seen)
-    return _widest(config, head)
+    return _widest(head)
 
 
 def _assured(plan: Plan, widest: Mapping[str, float]) -> tuple[str, ...]:
@@ -173,14 +214,27 @@ def _doubt(program: SecureProgram, images: np.ndarray, exact: np.ndarray) -> flo
     return float(f"{float(error[judgement.trusted].max(initial=0.0)):.3g}")
 
 
-def _reach(program: SecureProgram, images: np.ndarray) -> float:
-    """Return how much stronger the contrast of images may be before an interval is left."""
+def _agreement(program: SecureProgram, images: np.ndarray, exact: np.ndarray) -> tuple[int, int]:
+    """Return how many images get the network's class, and how many leave an interval."""
+    agreeing, left = 0, 0
+    for start in range(0, len(images), _JUDGED):
+        judgement = program.judge(images[start : start + _JUDGED])
+        expected = exact[start : start + _JUDGED].argmax(axis=1)
+        agreeing += int((judgement.logits.argmax(axis=1) == expected).sum())
+        left += int((~judgement.within).sum())
+    return agreeing, left
+
+
+def _reach(program: SecureProgram, images: np.ndarray) -> tuple[float, tuple[str, ...]]:
+    """Return how much stronger contrast may be, and the labels whose intervals are left then."""
     reach = 0.0
     for factor in _CONTRASTS:
-        if not program.judge(images * factor).within.all():
-            break
+        stronger = images * factor
+        if not program.judge(stronger).within.all():
+            counts = program.count_out_of_range(stronger)
+            return reach, tuple(label for label, (outside, _) in counts.items() if outside)
         reach = factor
-    return reach
+    return reach, ()
 
 
 def _verdicts(program: SecureProgram, images: np.ndarray, exact: np.ndarray) -> list[str]:
@@ -200,15 +254,29 @@ def _verdicts(program: SecureProgram, images: np.ndarray, exact: np.ndarray) -> 
 
 def products_of(program: SecureProgram, images: np.ndarray) -> dict[str, float]:
     """Return how many numbers an inference truncates, and the largest, with room to spare."""
-    products = ("mul", "dot_general")
-    _, values = record_values(program.logits, program.parameters, images, only=products)
-    return {
-        "products": sum(value.size for value in values) / len(images),
-        "largest": _ROOM * max(value.largest for value in values),
-    }
+    values = stage_values(
+        program.model, program.architecture, program.plan, program.parameters, images
+    )
+    largest = max(value.largest for stage in values.values() for value in stage)
+    return {"products": count_products(values, len(images)), "largest": _ROOM * largest}
 
 
-def _checkpoint(model: Any) -> Checkpoint:
+def _most_extreme(images: np.ndarray, logits: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the images with the largest logits, or with none that are numbers."""
+    sizes = np.nan_to_num(np.abs(logits).max(axis=1), nan=np.inf)
+    places = np.argsort(-sizes, kind="stable")[:_WATCHED]
+    return {f"calibration image {place}": np.asarray(images[place]) for place in places}
+
+
+def _inverted(images: np.ndarray, data: DataConfig) -> dict[str, np.ndarray]:
+    """Return the negatives of normalised images."""
+    mean, std = np.asarray(data.mean, np.float32), np.asarray(data.std, np.float32)
+    negatives = (1 - 2 * mean) / std - np.asarray(images)
+    return {f"inverted {place}": picture for place, picture in enumerate(negatives)}
+
+
+def checkpoint_of(model: Any) -> Checkpoint:
+    """Return the checkpoint of a file, a classifier, or itself."""
     if isinstance(model, str | Path):
         return Checkpoint.load(Path(model))
     return model if isinstance(model, Checkpoint) else model.checkpoint

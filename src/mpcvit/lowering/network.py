@@ -17,20 +17,31 @@ from mpcvit.artifacts.resolve import forms_of
 from mpcvit.lowering.attention import AttentionLayer
 from mpcvit.lowering.fold import Weights, is_centred, lowered_form
 from mpcvit.lowering.heads import queries_of
-from mpcvit.lowering.sites import HEAD_NORM, Function, Functions, layer_functions
+from mpcvit.lowering.sites import EMBED_NORM, HEAD_NORM, Function, Functions, layer_functions
 from mpcvit.model.gather import gather, merge
-from mpcvit.model.vit import merge_to
+from mpcvit.model.vit import merge_to, pool
 
 
-def embed(config: ModelConfig, weights: Weights, images: Array) -> Array:
+def embed(
+    config: ModelConfig,
+    architecture: Architecture,
+    functions: Functions,
+    weights: Weights,
+    images: Array,
+) -> Array:
     """Turn images into tokens, beside them what the first block makes of them if that is merged."""
     side, patch, batch = config.image_size // config.patch_size, config.patch_size, images.shape[0]
     patches = images.reshape(batch, side, patch, side, patch, config.channels)
     patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(batch * side * side, -1)
     x = (patches @ weights["kernel"]).reshape(batch, side * side, -1)
-    if config.pooling is Pooling.CLASS:
-        x = jnp.concatenate([jnp.zeros_like(x[:, :1]), x], axis=1)
-    return x + weights["offset"][None]
+    if leading := config.leading_tokens:
+        x = jnp.concatenate([jnp.zeros((batch, leading, x.shape[-1]), x.dtype), x], axis=1)
+    x = x + weights["offset"][None]
+    if not config.embed_norm:
+        return x
+    centred = is_centred(config, architecture)
+    x = _normalise(x, functions[EMBED_NORM], centred) * weights["gain"]
+    return (_centred(x) if centred else x) + weights["bias"]
 
 
 def block(
@@ -47,7 +58,8 @@ def block(
     centred, narrow = is_centred(config, architecture), config.heads * config.qk_dim
     x = merge_to(config, x, form.tokens)
     if "qkv" in weights:
-        qkv = _linear(_normalise(x, known.get("norm1"), centred), weights["qkv"])
+        u = _normalise(x, known.get("norm1"), centred, weights.get("norm1"), config.clip)
+        qkv = _linear(u, weights["qkv"])
     else:  # the embedding has computed it beside the tokens
         x, qkv = x[..., : config.width], x[..., config.width :]
     q, k, v = jnp.split(qkv, (narrow, 2 * narrow), axis=-1)
@@ -59,7 +71,7 @@ def block(
         learned=weights.get("learned", {}),
     )
     x = x[:, :queries] + _linear(attend(q[:, :queries], k, v), weights["proj"])
-    u = _normalise(x, known.get("norm2"), centred)
+    u = _normalise(x, known.get("norm2"), centred, weights.get("norm2"), config.clip)
     mlp_forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * queries
     tokens_of: dict[MlpForm, list[int]] = {}
     for token, mlp_form in enumerate(mlp_forms[:queries]):
@@ -87,9 +99,18 @@ def head(
     x: Array,
 ) -> Array:
     """Return the logits of the last block's tokens."""
-    x = x[:, :1] if config.pooling is Pooling.CLASS else x
-    u = _normalise(x, functions.get(HEAD_NORM), is_centred(config, architecture))
-    return u.mean(axis=1) @ weights["kernel"] + weights["bias"]
+    normalise = partial(
+        _normalise,
+        inverse_root=functions.get(HEAD_NORM),
+        centred=is_centred(config, architecture),
+        clipped=weights.get("norm"),
+        bound=config.clip,
+    )
+    if config.pooling is Pooling.CLASS:
+        pooled = normalise(x[:, :1]).mean(axis=1)
+    else:
+        pooled = normalise(pool(config, x)) if config.pooled_norm else pool(config, normalise(x))
+    return pooled @ weights["kernel"] + weights["bias"]
 
 
 def forward(
@@ -100,7 +121,7 @@ def forward(
     images: Array,
 ) -> Array:
     """Compute the whole network on a batch of normalised images."""
-    x = embed(config, weights["embed"], images)
+    x = embed(config, architecture, functions, weights["embed"], images)
     for index in range(config.depth):
         x = block(config, architecture, index, functions, weights[f"blocks_{index}"], x)
     return head(config, architecture, functions, weights["head"], x)
@@ -115,15 +136,29 @@ def _centred(x: Array) -> Array:
     return x - x.sum(axis=-1, keepdims=True) * (1 / x.shape[-1])
 
 
-def _normalise(x: Array, inverse_root: Function | None, centred: bool) -> Array:
+def _normalise(
+    x: Array,
+    inverse_root: Function | None,
+    centred: bool,
+    clipped: Weights | None = None,
+    bound: float = 0.0,
+) -> Array:
     """Divide tokens by their deviation. Gain and bias are in the next linear.
 
-    A norm without a function is all gain and bias.
+    A norm without a function is all gain and bias, which it applies itself if it clips.
     """
+    if clipped is not None:
+        return _clip(x * clipped["gain"] + clipped["bias"], bound)
     if inverse_root is None:
         return x
     x = x if centred else _centred(x)
     return x * inverse_root((x * x).sum(axis=-1) * (1 / x.shape[-1]))[..., None]
+
+
+def _clip(x: Array, bound: float) -> Array:
+    """Return values within [-bound, bound], by both ramps in one comparison."""
+    above, beyond = jnp.split(jax.nn.relu(jnp.concatenate([x + bound, x - bound])), 2)
+    return above - beyond - bound
 
 
 def _mlp(

@@ -27,7 +27,13 @@ from mpcvit.codec import decode, encode, register, save
 from mpcvit.data import make_inputs
 from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import DESCRIPTION, FORMAT, EngineSettings, require_format
+from mpcvit.lowering.engine import (
+    DESCRIPTION,
+    FORMAT,
+    EngineSettings,
+    require_format,
+    why_no_program,
+)
 from mpcvit.lowering.fold import Weights
 from mpcvit.lowering.jaxpr_walk import in_fixed_point
 from mpcvit.lowering.network import forward
@@ -65,6 +71,7 @@ class PublicProgram:
         validate(model, self.architecture)
         if len(self.classes) != model.classes or len(self.data.mean) != model.channels:
             raise UserError("the parts of the program do not fit each other")
+        self.data.require_size(model.image_size)
         if any(size < 1 for shape in self.shapes.values() for size in shape):
             raise UserError("the program has an array of weights without a number")
         if len(self.scripts) > _MOST_SCRIPTS:
@@ -115,6 +122,10 @@ class Calibration:
     error: float
     # how much stronger than theirs the contrast of images may be before an interval is left
     reach: float = 1.0
+    leaving: tuple[str, ...] = ()  # labels whose intervals a stronger contrast leaves first
+    widening: float = 1.0  # the power to which margins were raised, because images were few
+    agreeing: int = 0  # images of the same class in the program and the network
+    left: int = 0  # images with a value outside of its interval
     odd: tuple[str, ...] = ()  # what becomes of odd pictures, as in "flat 128: refused"
     guard_cost: str = ""  # what the guard costs, if it was counted
 
@@ -303,7 +314,7 @@ def read_description(path: Path) -> Description:
     try:
         document = read_json(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} holds no program: cannot read {file}") from error
+        raise UserError(why_no_program(path)) from error
     require_format(document, file)
     return decode(Description, document, str(file))
 

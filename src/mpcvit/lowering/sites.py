@@ -1,7 +1,8 @@
 """Sites: the places of a network where lowering may replace a function by an approximation.
 
-A label names a site of one layer, as in "block 0 norm1". The norm before the head
-is a site too. A plan has an approximation for each label that the network needs.
+A label names a site of one layer, as in "block 0 norm1". The norms after the embedding
+and before the head are sites too. A plan has an approximation for each label that the
+network needs.
 """
 
 import math
@@ -38,6 +39,7 @@ LayerFunctions = Mapping[str, Function]
 Plan = dict[str, Approximation]
 """The approximations of a network, by label. Both parties know them."""
 
+EMBED_NORM = "embedding norm"
 HEAD_NORM = "head norm"
 _ODD = 1.05  # room beyond what odd pictures gave, which are extremes by themselves
 _ODD_REACH = 4.0  # how much further than other images they may push an interval
@@ -114,13 +116,15 @@ def needed_sites(config: ModelConfig, architecture: Architecture) -> dict[str, S
         for site in SITES
         if site.needed(form, layer.of_first(queries_of(config, architecture, index)))
     }
+    if config.embed_norm:
+        sites = {EMBED_NORM: END_SITE, **sites}
     has_norm = head_norm_of(config, architecture) is NormForm.LAYER
-    return sites | ({HEAD_NORM: HEAD_SITE} if has_norm else {})
+    return sites | ({HEAD_NORM: END_SITE} if has_norm else {})
 
 
 def config_at(config: ModelConfig, architecture: Architecture, label: str) -> ModelConfig:
     """Return the configuration of the layer that a label belongs to."""
-    if label == HEAD_NORM:
+    if label in (EMBED_NORM, HEAD_NORM):
         return config
     form = forms_of(config, architecture)[int(label.split()[1])]
     return replace(config, activation=form.activation)
@@ -261,7 +265,7 @@ _LENGTH = Site(
     exact=_inverse_root("xnorm_eps"),
     target=_length_target,
 )
-HEAD_SITE = replace(_NORM, name="norm")
+END_SITE = replace(_NORM, name="norm")  # of the embedding, or of the head
 SITES = (
     _NORM,
     Site(

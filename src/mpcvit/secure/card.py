@@ -12,6 +12,7 @@ from mpcvit.codec import decode, encode, register
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model, PublicProgram
 from mpcvit.secure.errors import PartyError
+from mpcvit.secure.result import KnownModel
 from mpcvit.secure.spu.answer import Opening
 
 LEAST_RUNS = 3
@@ -55,6 +56,12 @@ class ModelCard:
         """How the data owner's answer is made of logits."""
         trust = self.public.trust
         return Opening(reveal=self.reveal, classes=self.model.classes, trust=trust)
+
+    @property
+    def known(self) -> KnownModel:
+        """What the data owner's answers say of the model."""
+        digest = self.public.digest()
+        return KnownModel(digest=digest, classes=self.public.classes, reveal=self.reveal)
 
     @classmethod
     def of(cls, model: Model, reveal: Reveal = Reveal.CLASS) -> "ModelCard":

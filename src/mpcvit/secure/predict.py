@@ -9,7 +9,7 @@ from mpcvit.hosts.credentials import load_credentials
 from mpcvit.hosts.peer import CLIENT
 from mpcvit.lowering.engine import with_engine
 from mpcvit.secure.parties.agreement import agreement_of
-from mpcvit.secure.parties.events import Journal, Progress, Result
+from mpcvit.secure.parties.events import Finished, Journal, Progress, TakeAnswer
 from mpcvit.secure.parties.roles import ROLES, Address, Role, resolve
 from mpcvit.secure.parties.sockets import unix_address
 from mpcvit.secure.parties.supervise import PartyProcess, own_address, wait_until_ready, watch
@@ -36,6 +36,7 @@ def predict(
     insecure_first_party: bool = False,
     wait_s: float = 600.0,
     progress: Progress = lambda what, done, total: None,
+    answered: TakeAnswer = lambda index, answer: None,
 ) -> RunResult:
     """Classify images privately: the server does not see them, nor this host the weights.
 
@@ -44,7 +45,8 @@ def predict(
     and the dealer if there is one. `dealer` and `dealer_key` name the dealer; with one,
     the profile is `semi2k-dealer` unless given, and `cheetah` otherwise. The server of a
     lowered program decides ring, fraction bits and truncation, within safe bounds.
-    `wait_s` limits the time in the server's queue.
+    `wait_s` limits the time in the server's queue. `answered` is called with an image's
+    index and its `ImageAnswer` as soon as that is there, whatever happens to the others.
     """
     settings = load_profile(profile or default_profile(dealer))
     require_for_two_hosts(settings, [resolve(server)[0]], insecure_first_party=insecure_first_party)
@@ -53,7 +55,7 @@ def predict(
     credentials = load_credentials(tls, CLIENT)
     pictures = list_images(images)
     endpoint = find_dealer(settings, dealer, dealer_key, credentials)
-    journal = Journal(progress)
+    journal = Journal(progress, answered)
     progress("connecting", 0, 1)
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
         folder = Path(name)
@@ -83,12 +85,11 @@ def predict(
 
             def is_enough() -> bool:
                 """Return whether only a farewell of the server's party is missing."""
-                return line.server_is_done and journal.knows(Role.DATA_OWNER, Result)
+                return line.server_is_done and journal.knows(Role.DATA_OWNER, Finished)
 
             watch([party], settings, journal, line.check, is_enough)
             line.end()
-    answers = journal.find(Role.DATA_OWNER, Result).answers
-    return make_result(journal, answers, settings, transport="hosts")
+    return make_result(journal, settings, transport="hosts")
 
 
 def _in_queue(place: int) -> str:

@@ -1,6 +1,5 @@
 """One function on secret inputs, to see what it gives and what it costs."""
 
-import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,13 @@ from spu import libspu
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import StageCost
+from mpcvit.memory import peak_bytes
 from mpcvit.secure.components import Component, find_component
 from mpcvit.secure.parties.events import Finished, Journal, Measured, Report
 from mpcvit.secure.parties.job import OwnFunction
 from mpcvit.secure.parties.roles import ROLES, Role
 from mpcvit.secure.parties.supervise import run_processes
-from mpcvit.secure.parties.threads import run_in_threads
-from mpcvit.secure.simulate import one_at_a_time
+from mpcvit.secure.simulate import one_at_a_time, run_in_threads
 from mpcvit.secure.spu.compile import compile_function
 from mpcvit.secure.spu.engine import Engine, profile_log
 from mpcvit.secure.spu.link import Channel
@@ -57,8 +56,7 @@ def measure_function_here(
     probe = _take_part(channel, find_component(name, model), profile)
     if probe is not None:
         report(Measured(cost=probe.cost))
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    report(Finished(peak_bytes=peak_bytes))
+    report(Finished(peak_bytes=peak_bytes()))
 
 
 def _take_part(channel: Channel, component: Component, profile: Profile) -> Probe | None:

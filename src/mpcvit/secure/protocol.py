@@ -6,9 +6,9 @@ only then share weights, once, and images, batch by batch. The same code runs
 in threads, in processes and on two hosts.
 """
 
-import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from mpcvit.codec import decode, encode
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model
+from mpcvit.memory import peak_bytes
 from mpcvit.model.checkpoint import flatten_parameters
 from mpcvit.secure.card import ModelCard, settled
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
@@ -28,17 +29,18 @@ from mpcvit.secure.dealing.party import PartyDealing
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import Request, Terms, agreement_of, first_difference
 from mpcvit.secure.parties.events import (
+    Answered,
     Finished,
     InputsMade,
     Prepared,
+    Progressed,
     Report,
     Requested,
     StageDone,
     WeightsShared,
-    report_compiling,
+    report_progress,
 )
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.result import Answers
 from mpcvit.secure.spu.compile import Program, compile_function, compile_network
 from mpcvit.secure.spu.engine import Engine
 from mpcvit.secure.spu.link import Channel
@@ -86,8 +88,11 @@ def run_data_owner(
     batch_size: int,
     report: Report,
     dealer: DealerEndpoint | None = None,
-) -> Answers:
-    """Take part as the data owner, who learns the answers and the model's public half."""
+) -> None:
+    """Take part as the data owner, who learns the answers and the model's public half.
+
+    The answers for a batch are reported as soon as they are there.
+    """
     session = Session(channel, profile, report, dealer)
     session.agree_on_terms()
     card = ModelCard.from_dict(channel.receive_json(Role.MODEL_OWNER))
@@ -95,17 +100,16 @@ def run_data_owner(
     request = Request(images=len(images), batch_size=min(batch_size, len(images)))
     for peer in channel.peers:
         channel.send_json(peer, encode(request))
-    report(Requested(request=request, classes=card.public.classes, reveal=card.reveal))
+    report(Requested(request=request, model=card.known))
     session.prepare(card, request)
     session.share_weights(None)
-    answers, start = [], 0
+    start = 0
     for batch in request.batches:
         opened = session.infer(batch, images[start : start + batch])
         assert opened is not None
-        answers.append(card.opening.read(opened))
+        report(Answered(answers=card.opening.read(opened)))
         start += batch
     session.finish()
-    return Answers.join(answers)
 
 
 def run_third_party(channel: Channel, profile: Profile, report: Report) -> None:
@@ -188,7 +192,7 @@ class Session:
         try:
             for batch in sorted(set(request.batches)):
                 self._programs[batch] = compile_network(
-                    card, profile, batch, report_compiling(self._report)
+                    card, profile, batch, report_progress(self._report, "compiling")
                 )
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             # shapes are the model owner's word
@@ -196,7 +200,14 @@ class Session:
         digest = "+".join(program.digest() for program in self._programs.values())
         dealing = self._dealing
         scripts = (
-            {} if dealing is None else dealing.terms(self._programs, profile, card.public.scripts)
+            {}
+            if dealing is None
+            else dealing.terms(
+                self._programs,
+                profile,
+                card.public.scripts,
+                report_progress(self._report, "rehearsing"),
+            )
         )
         seconds = time.perf_counter() - started
         terms = {
@@ -205,17 +216,21 @@ class Session:
             "program": digest,
             **scripts,
         }
-        agree(self._channel, terms)
+        with self._doing("waiting for the other party"):
+            agree(self._channel, terms)
+        agreed = time.perf_counter()
         settings = None if dealing is None else dealing.settings
         self._started = Engine(self._channel, self._profile, settings)
         if dealing is not None:
-            job = dealing.make_job(self._engine, request.batches)
-            agree(self._channel, {"job for the dealer": job.digest})
-            dealing.authorise(job)
+            with self._doing("ordering randomness"):
+                job = dealing.make_job(self._engine, request.batches)
+                agree(self._channel, {"job for the dealer": job.digest})
+                dealing.authorise(job)
         (program, *_) = self._programs.values()
         self._report(
             Prepared(
                 compile_s=seconds,
+                job_s=time.perf_counter() - agreed,
                 architecture=card.architecture.digest(),
                 program=digest,
                 form="plain" if card.public.plan is None else "lowered",
@@ -228,8 +243,12 @@ class Session:
         """Split the weights among the parties, once; then let the protocol set itself up."""
         started = time.perf_counter()
         (program, *_) = self._programs.values()
+        for own in self._programs.values():
+            self._engine.set_constants(own.constants)
         received_bytes = 0
-        for stage in (own for own in program.stages if own.parameters):
+        stages = [stage for stage in program.stages if stage.parameters]
+        for done, stage in enumerate(stages):
+            self._report(Progressed(what="sharing weights", done=done, total=len(stages)))
             if tensors is not None:
                 shares, _ = self._engine.sharing.give(
                     {name: tensors[name] for name in stage.parameters},
@@ -242,10 +261,12 @@ class Session:
                 received_bytes += count
             for name, share in shares.items():
                 self._engine.runtime.set_var(name, share)
+        self._report(Progressed(what="sharing weights", done=len(stages), total=len(stages)))
         shared = time.perf_counter()
-        self._warm_up()
-        warm_up_s = time.perf_counter() - shared
-        first_uses = self._use_kernels_first(program)
+        with self._doing("setting up the protocol"):
+            self._warm_up()
+            warm_up_s = time.perf_counter() - shared
+            first_uses = self._use_kernels_first(program)
         self._report(
             WeightsShared(
                 weights_s=shared - started,
@@ -260,7 +281,8 @@ class Session:
         """Run all stages on one batch; gives what is opened to the data owner, None to others."""
         program = self._programs[batch]
         if self._dealing is not None:
-            self._report(self._dealing.await_material())
+            with self._doing("waiting for randomness"):
+                self._report(self._dealing.await_material())
         source = program.stages[0].source
         started = time.perf_counter()
         if images is not None:
@@ -294,8 +316,14 @@ class Session:
     def finish(self) -> None:
         if self._dealing is not None:
             self._dealing.close()
-        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self._report(Finished(peak_bytes=peak_bytes))
+        self._report(Finished(peak_bytes=peak_bytes()))
+
+    @contextmanager
+    def _doing(self, what: str) -> Iterator[None]:
+        """Report a step that may take long and has no parts to count."""
+        self._report(Progressed(what=what, done=0, total=1))
+        yield
+        self._report(Progressed(what=what, done=1, total=1))
 
     def _report_stage(self, cost: StageCost, batch: int) -> None:
         self._report(StageDone(batch=self._batch, images=batch, cost=cost))

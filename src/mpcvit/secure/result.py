@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,59 +16,127 @@ REVEALED = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answers:
-    """What the data owner learns of its images, a row for each."""
+LIKELIEST = 5  # classes that are named where logits are revealed
 
-    reveal: Reveal
+
+@dataclass(frozen=True, kw_only=True)
+class BatchAnswers:
+    """What the data owner learns of a batch, a row for each image."""
+
     values: tuple[tuple[float, ...], ...] | None  # float32 logits, as they are or rounded
     chosen: tuple[tuple[bool, ...], ...]  # by class: the likeliest, or the five likeliest
     trusted: tuple[bool, ...]
     close: tuple[bool, ...]  # another class may be as likely
 
-    @classmethod
-    def join(cls, parts: Sequence["Answers"]) -> "Answers":
-        """Return the answers of several batches as one."""
 
-        def joined(name: str) -> tuple[Any, ...]:
-            return tuple(row for part in parts for row in getattr(part, name))
+@dataclass(frozen=True, kw_only=True)
+class KnownModel:
+    """What the data owner knows of the model that answers."""
 
-        return cls(
-            reveal=parts[0].reveal,
-            values=None if parts[0].values is None else joined("values"),
-            **{name: joined(name) for name in ("chosen", "trusted", "close")},
-        )
+    digest: str  # of the public half
+    classes: tuple[str, ...]
+    reveal: Reveal
+
+    def answers(self, batch: BatchAnswers) -> list["ImageAnswer"]:
+        """Return the answers for a batch, one by one."""
+        return [
+            ImageAnswer(
+                model=self,
+                values=None if batch.values is None else batch.values[row],
+                chosen=tuple(int(index) for index in np.flatnonzero(batch.chosen[row])),
+                trusted=batch.trusted[row],
+                close=batch.close[row],
+            )
+            for row in range(len(batch.trusted))
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageAnswer:
+    """What the data owner learns of one image."""
+
+    model: KnownModel
+    values: tuple[float, ...] | None  # float32 logits, as they are or rounded
+    chosen: tuple[int, ...]  # the indices of the likeliest class, or of the five likeliest
+    trusted: bool
+    close: bool  # another class may be as likely
+
+    @property
+    def likeliest(self) -> tuple[str, ...]:
+        """What is revealed, a class or a set; nothing if the answer is refused."""
+        return tuple(self.model.classes[index] for index in self.chosen) if self.trusted else ()
+
+    @property
+    def logits(self) -> tuple[float, ...] | None:
+        """Each logit as it was computed, if these are revealed."""
+        return self.values if self.model.reveal is Reveal.LOGITS else None
+
+    @property
+    def rounded(self) -> tuple[int, ...] | None:
+        """Each logit to the nearest whole number, if these are revealed."""
+        if self.model.reveal is not Reveal.ROUNDED or self.values is None:
+            return None
+        return tuple(int(value) for value in self.values)
+
+    @property
+    def words(self) -> str:
+        """What is known of the image, and no more."""
+        if not self.trusted:
+            return "no answer"
+        if self.logits is not None:
+            likeliest = self.probabilities(LIKELIEST)
+            shown = ", ".join(f"{name} {100 * odds:.1f} %" for name, odds in likeliest)
+        else:
+            shown = ", ".join(self.likeliest)
+        if self.rounded is not None:
+            shown += f" (rounded logits {' '.join(map(str, self.rounded))})"
+        if self.close:
+            shown += "; too close to be sure, as lowering may have changed which class is first"
+        return shown
+
+    def probabilities(self, count: int) -> list[tuple[str, float]]:
+        """Return the likeliest classes, with the softmax of the logits."""
+        odds = np.array(self.logits, np.float64)
+        odds = np.exp(odds - odds.max())
+        odds /= odds.sum()
+        order = odds.argsort()[::-1][:count]
+        return [(self.model.classes[index], float(odds[index])) for index in order]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
     """What the data owner learns, and what it cost."""
 
-    answers: Answers
-    classes: tuple[str, ...]
+    answers: tuple[ImageAnswer, ...]
+    model: KnownModel
     record: RunRecord
     resized: int  # images that were not of the model's size
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        return self.model.classes
+
+    @property
     def reveal(self) -> Reveal:
-        return self.answers.reveal
+        return self.model.reveal
 
     @property
     def logits(self) -> np.ndarray:
         """Float32 [image, class], where the model owner reveals them."""
-        if self.reveal is not Reveal.LOGITS or self.answers.values is None:
+        if self.reveal is not Reveal.LOGITS:
             raise UserError(
                 f"the model owner reveals {REVEALED[self.reveal]}, and no logits; "
                 'it would have to choose "logits"'
             )
         self.require_trusted()
-        return np.array(self.answers.values, np.float32)
+        return np.array([answer.values for answer in self.answers], np.float32)
 
     @property
     def rounded(self) -> np.ndarray | None:
         """Float32 [image, class] logits to the nearest whole number, where these are revealed."""
-        is_rounded = self.reveal is Reveal.ROUNDED
-        return np.array(self.answers.values, np.float32) if is_rounded else None
+        if self.reveal is not Reveal.ROUNDED:
+            return None
+        return np.array([answer.values for answer in self.answers], np.float32)
 
     @property
     def predictions(self) -> tuple[str, ...]:
@@ -82,20 +149,17 @@ class RunResult:
     @property
     def likeliest(self) -> tuple[tuple[str, ...], ...]:
         """Of each image what is revealed, a class or a set; nothing where it is refused."""
-        return tuple(
-            tuple(self.classes[index] for index in np.flatnonzero(chosen)) if trusted else ()
-            for chosen, trusted in zip(self.answers.chosen, self.answers.trusted, strict=True)
-        )
+        return tuple(answer.likeliest for answer in self.answers)
 
     @property
     def refused(self) -> tuple[int, ...]:
         """Images, from zero, whose answers cannot be trusted."""
-        return tuple(int(index) for index in np.flatnonzero(np.logical_not(self.answers.trusted)))
+        return tuple(index for index, answer in enumerate(self.answers) if not answer.trusted)
 
     @property
     def close(self) -> tuple[int, ...]:
         """The indices of images whose class is close: the network itself may prefer another."""
-        return tuple(int(index) for index in np.flatnonzero(self.answers.close))
+        return tuple(index for index, answer in enumerate(self.answers) if answer.close)
 
     def require_trusted(self) -> None:
         """Raise if an answer cannot be trusted."""

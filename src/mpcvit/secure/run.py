@@ -1,7 +1,8 @@
-"""`mpcvit.run`: run_data_owner images privately, with both parties on this machine."""
+"""`mpcvit.run`: classify images privately, with both parties on this machine."""
 
 import os
 import tempfile
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,23 +10,31 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from mpcvit.artifacts.profile import DEALER_DEFAULT, Profile, default_profile, load_profile
+from mpcvit.artifacts.profile import (
+    DEALER_DEFAULT,
+    SECURE_DEFAULT,
+    InsecureProfileWarning,
+    Profile,
+    default_profile,
+    load_profile,
+)
 from mpcvit.artifacts.record import Reveal
 from mpcvit.data import list_pictures
 from mpcvit.errors import UserError, nearest
 from mpcvit.lowering.engine import EngineSettings, read_engine, with_engine
+from mpcvit.secure.memory_check import require_memory
 from mpcvit.secure.parties.events import (
     InputsMade,
     Journal,
     Progress,
     Requested,
-    Result,
+    TakeAnswer,
     make_record,
 )
 from mpcvit.secure.parties.job import OwnImages, OwnModel
 from mpcvit.secure.parties.roles import Address, Role
 from mpcvit.secure.parties.supervise import run_processes
-from mpcvit.secure.result import Answers, RunResult
+from mpcvit.secure.result import RunResult
 
 if TYPE_CHECKING:
     from mpcvit.classifier import Classifier
@@ -45,7 +54,10 @@ def run(
     reveal: Reveal | str = Reveal.CLASS,
     simulate: bool = False,
     check_range: bool = False,
+    insecure: bool = False,
+    ignore_memory: bool = False,
     progress: Progress = lambda what, done, total: None,
+    answered: TakeAnswer = lambda index, answer: None,
 ) -> RunResult:
     """Classify images privately: the model's owner does not see them, nor their owner the model.
 
@@ -58,40 +70,41 @@ def run(
     with the same counts, but not private and with no network. There,
     `check_range` first computes in plaintext, and the record's notes name stages
     whose values leave the range that the profile can represent.
+    A profile with an insecure dealer, such as `semi2k`, needs `insecure=True` outside of
+    the simulator, and gives an `InsecureProfileWarning`.
+    A model that is too large for this machine's memory is refused, unless `ignore_memory`.
+    `answered` is called with an image's index and its `ImageAnswer` as soon as that is there.
     """
     settings = with_engine_of(model, load_profile(profile or default_profile_for(model)))
+    if settings.warning and not simulate:
+        if not insecure:
+            raise UserError(
+                f"{settings.warning}; take profile='{DEALER_DEFAULT}' or '{SECURE_DEFAULT}', or "
+                "add insecure=True to measure with it"
+            )
+        warnings.warn(settings.warning, InsecureProfileWarning, stacklevel=2)
     if batch_size < 1:
         raise UserError(f"batch_size must be positive, not {batch_size}")
     if check_range and not simulate:
         raise UserError("check_range needs simulate: between parties nobody sees the values")
     pictures = list_images(images)
-    journal, reveal = Journal(progress), read_reveal(reveal)
+    if not ignore_memory:
+        count = min(batch_size, len(pictures))
+        require_memory(model, settings, parties=settings.protocol.parties, batch_size=count)
+    journal, reveal = Journal(progress, answered), read_reveal(reveal)
     progress("connecting", 0, 1)
     if simulate:
-        answers = _simulate(
-            model, pictures, settings, batch_size, journal, reveal, check_range=check_range
-        )
+        _simulate(model, pictures, settings, batch_size, journal, reveal, check_range=check_range)
     else:
-        answers = _run_apart(model, pictures, settings, batch_size, journal, reveal)
-    return make_result(
-        journal,
-        answers,
-        settings,
-        transport="simulator" if simulate else "processes",
-    )
+        _run_apart(model, pictures, settings, batch_size, journal, reveal)
+    return make_result(journal, settings, transport="simulator" if simulate else "processes")
 
 
-def make_result(
-    journal: Journal,
-    answers: Answers,
-    profile: Profile,
-    *,
-    transport: str,
-) -> RunResult:
+def make_result(journal: Journal, profile: Profile, *, transport: str) -> RunResult:
     """Return what the events of a run amount to."""
     return RunResult(
-        answers=answers,
-        classes=journal.find(Role.DATA_OWNER, Requested).classes,
+        answers=tuple(journal.answers),
+        model=journal.find(Role.DATA_OWNER, Requested).model,
         record=make_record(journal, profile, transport=transport),
         resized=journal.find(Role.DATA_OWNER, InputsMade).resized,
     )
@@ -104,14 +117,13 @@ def _run_apart(
     batch_size: int,
     journal: Journal,
     reveal: Reveal,
-) -> Answers:
+) -> None:
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
         owned = {
             Role.MODEL_OWNER: model_arguments(model, Path(name), reveal),
             Role.DATA_OWNER: image_arguments(images, batch_size),
         }
         run_processes(owned, profile, journal)
-    return journal.find(Role.DATA_OWNER, Result).answers
 
 
 def _simulate(
@@ -123,7 +135,7 @@ def _simulate(
     reveal: Reveal,
     *,
     check_range: bool,
-) -> Answers:
+) -> None:
     from mpcvit.secure.overflow import find_overflows
     from mpcvit.secure.protocol import images_of
     from mpcvit.secure.simulate import simulate
@@ -131,7 +143,7 @@ def _simulate(
     def find_notes(images: np.ndarray) -> list[str]:
         return [str(overflow) for overflow in find_overflows(_loaded(model), images, profile)]
 
-    return simulate(
+    simulate(
         partial(_loaded, model),
         partial(images_of, images, find_notes if check_range else None),
         profile,

@@ -18,6 +18,7 @@ from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import load_credentials
 from mpcvit.hosts.peer import SERVER
 from mpcvit.lowering.engine import with_engine
+from mpcvit.secure.memory_check import require_memory
 from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.roles import Address, resolve, split_address
 from mpcvit.secure.run import AnyModel, default_profile_for, engine_of, model_arguments
@@ -42,6 +43,7 @@ def serve(
     advertise: Address | None = None,
     metrics: Address | None = None,
     insecure_first_party: bool = False,
+    ignore_memory: bool = False,
     max_sessions: int | None = None,
     stop: threading.Event | None = None,
     started: Callable[[], None] = lambda: None,
@@ -60,6 +62,7 @@ def serve(
     day; a PostgreSQL database also holds the allowed clients. `advertise` is where a
     session's further connections reach this very host, behind a load balancer. `metrics`
     is an address of this machine that shows numbers to Prometheus.
+    A model that is too large for this machine's memory is refused, unless `ignore_memory`.
     `started` is called when clients may come, `log` with every visit, and `note` with
     what an administrator should know. Returns by itself only after `max_sessions`.
     """
@@ -68,6 +71,8 @@ def serve(
     settings = with_engine(named, engine)
     host, port = resolve(listen)
     require_for_two_hosts(settings, [host], insecure_first_party=insecure_first_party)
+    if not ignore_memory:
+        require_memory(model, settings, parties=limits.clients or 1)
     credentials = load_credentials(tls, SERVER)
     if advertise:
         split_address(advertise)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer
@@ -16,9 +15,8 @@ from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.parties.events import Connected, Journal, Report
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.protocol import MakeImages, run_data_owner, run_model_owner, run_third_party
-from mpcvit.secure.result import Answers
+from mpcvit.secure.spu.engine import run_in_threads
 from mpcvit.secure.spu.link import Channel
 
 one_at_a_time = threading.Lock()  # SPU's log belongs to the process
@@ -32,26 +30,24 @@ def simulate(
     batch_size: int,
     journal: Journal,
     reveal: Reveal = Reveal.CLASS,
-) -> Answers:
-    """Return what the data owner learns, by the code that parties in processes run."""
+) -> None:
+    """Run every role by the code that parties in processes run; the journal then has all."""
     places: dict[Role, DealerEndpoint] = {}
 
-    def take_part(channel: Channel) -> Any:
+    def take_part(channel: Channel) -> None:
         role, report = channel.role, partial(journal.add, channel.role)
         report(Connected())
         match role:
             case Role.MODEL_OWNER:
-                return run_model_owner(channel, profile, load(), report, places.get(role), reveal)
+                run_model_owner(channel, profile, load(), report, places.get(role), reveal)
             case Role.DATA_OWNER:
                 dealer = places.get(role)
-                return run_data_owner(
-                    channel, profile, make_images(report), batch_size, report, dealer
-                )
+                run_data_owner(channel, profile, make_images(report), batch_size, report, dealer)
             case _:
-                return run_third_party(channel, profile, report)
+                run_third_party(channel, profile, report)
 
     with one_at_a_time, ExitStack() as stack:
         if profile.dealer is Dealer.THIRD_PARTY:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-"))
             places |= stack.enter_context(LocalDealer(Path(folder) / "dealer")).places()
-        return run_in_threads(profile, take_part)[Role.DATA_OWNER]
+        run_in_threads(profile, take_part)

@@ -1,5 +1,7 @@
 """The exact passes: a folded network is the network, within float tolerance."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -8,12 +10,18 @@ from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpFo
 from mpcvit.artifacts.config import BlockForm, Pooling
 from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
 from mpcvit.classifier import Classifier
-from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.lowering.calibrate import calibrate
 from mpcvit.lowering.fold import fold
 from tests import reference
-from tests.models import random_images, rows_of_every_kind, small_checkpoint, small_config, tame
+from tests.models import (
+    ENDS,
+    random_images,
+    rows_of_every_kind,
+    small_checkpoint,
+    small_config,
+    tame,
+)
 from tests.tolerances import F32, assert_close
 
 K = table
@@ -51,6 +59,17 @@ def test_every_form(block, form):
 def test_mean_pooling_biases_and_scaling_alone(block):
     architecture = Architecture.uniform(K.SCALING, depth=2, heads=3)
     check(architecture, block=block, pooling=Pooling.MEAN, qkv_bias=True)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_every_end(end):
+    check(Architecture.uniform(K.SCALING, depth=1, heads=3), block=BlockForm.PRE, **ENDS[end])
+
+
+@pytest.mark.parametrize("end", ["class and mean", "norm of the mean", "norm of the embedding"])
+def test_ends_without_a_last_norm(end):
+    architecture = Architecture.uniform(K.SCALING, depth=1, heads=3)
+    check(replace(architecture, norm=NormForm.LINEAR), block=BlockForm.PRE, **ENDS[end])
 
 
 @pytest.mark.parametrize("block", BlockForm)
@@ -107,7 +126,7 @@ def test_kept_layer_norms(block, kept):
     assert multiplied == ([] if block is BlockForm.PRE else KEPT[kept])
 
 
-@pytest.mark.parametrize("pooling", Pooling)
+@pytest.mark.parametrize("pooling", [Pooling.CLASS, Pooling.MEAN])
 @pytest.mark.parametrize("block", BlockForm)
 def test_ends_are_merged_where_their_norms_are_constants(block, pooling):
     weights = polynomial_vit(block=block, pooling=pooling)
@@ -149,12 +168,19 @@ def test_parabolas_that_are_nearly_straight(block):
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(weights)) < 1e3
 
 
-@pytest.mark.parametrize("pooling", Pooling)
+@pytest.mark.parametrize("pooling", [Pooling.CLASS, Pooling.MEAN])
 @pytest.mark.parametrize("block", BlockForm)
 def test_fewer_tokens_and_narrow_queries(block, pooling):
     first = pooling is Pooling.CLASS
     tokens = tuple(first + count for count in (16, 8, 8, 4, 2))
     polynomial_vit(block=block, pooling=pooling, image_size=8, layer_tokens=tokens, head_dim_qk=2)
+
+
+def test_fewer_tokens_beside_extra_tokens():
+    tokens = tuple(3 + count for count in (16, 8, 8, 4, 2))
+    ends = {"pooling": Pooling.CLASS_MEAN, "extra_tokens": 2, "embed_norm": True}
+    weights = polynomial_vit(image_size=8, layer_tokens=tokens, **ends)
+    assert "qkv" in weights["blocks_0"]
 
 
 @pytest.mark.parametrize("kind", K.KINDS.values(), ids=str)
@@ -178,9 +204,15 @@ def test_choices_of_single_layers():
     check(Architecture(layers=layers, norm=NormForm.BATCH), image_size=8)
 
 
-def test_a_clip_is_refused():
-    with pytest.raises(UserError, match=r"clipped norm.*model.clip is 6"):
-        polynomial_vit(clip=6.0)
+@pytest.mark.parametrize("block", BlockForm)
+def test_norms_that_clip(block):
+    """They multiply and add before they clip, and their readers find nothing to fold."""
+    weights = polynomial_vit(clip=0.7, block=block, layer_norms=("1.norm2",))
+    assert set(weights["head"]) == {"kernel", "bias", "norm"}
+    clipping = [name for name in ("norm1", "norm2") if name in weights["blocks_1"]]
+    assert clipping == ["norm1"]
+    assert "qkv" in weights["blocks_0"]  # which the embedding cannot give
+    assert "down" in weights["blocks_4"]["mlp"]
 
 
 @pytest.mark.parametrize("block", BlockForm)

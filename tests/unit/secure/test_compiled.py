@@ -11,7 +11,10 @@ import pytest
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.bench.lowered import lower_with_plan, plan_for, read_reference
+from mpcvit.cli.bench.tables import EXAMPLES
 from mpcvit.kinds import table
+from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.spu import compile as compiled
 from mpcvit.secure.spu.compile import compile_function, compile_network
@@ -22,22 +25,28 @@ ONE_LAYER = Architecture.uniform(table.SCALING, depth=1, heads=3, mlp=MlpForm.FU
 
 @pytest.fixture(autouse=True)
 def empty(monkeypatch, tmp_path):
-    monkeypatch.setattr(compiled, "_in_memory", {})
-    monkeypatch.setattr(compiled, "_programs", {})
     monkeypatch.setenv("MPCVIT_CACHE", str(tmp_path / "cache"))
+    forget(monkeypatch)
     return tmp_path / "cache" / "compiled"
+
+
+def forget(monkeypatch):
+    """Leave nothing but what is on disk, as if a new process had started."""
+    monkeypatch.setattr(compiled, "_programs", {})
+    for kept in (compiled._kept_code, compiled._kept_programs):
+        monkeypatch.setattr(kept, "in_memory", {})
 
 
 @pytest.fixture
 def count(monkeypatch):
     compilations = []
-    compile_ = compiled._compile
+    compile_ = compiled._Source.compile
 
-    def counted(*arguments):
-        compilations.append(arguments)
-        return compile_(*arguments)
+    def counted(source):
+        compilations.append(source.key)
+        return compile_(source)
 
-    monkeypatch.setattr(compiled, "_compile", counted)
+    monkeypatch.setattr(compiled._Source, "compile", counted)
     return compilations
 
 
@@ -51,7 +60,7 @@ def test_kept_and_read_again(empty, count, monkeypatch):
     assert b"pphlo.add" in code
     assert compile_function(lambda y: y + y, x) == code  # a name is no content
     assert len(count) == 1
-    monkeypatch.setattr(compiled, "_in_memory", {})
+    forget(monkeypatch)
     assert compile_function(double, x) == code
     assert len(count) == 1
     assert len(list(empty.iterdir())) == 1
@@ -64,7 +73,7 @@ def test_a_damaged_entry_is_made_anew(empty, count, monkeypatch):
     code = compile_function(double, x)
     (entry,) = empty.iterdir()
     entry.write_bytes(entry.read_bytes()[:-1] + b"?")
-    monkeypatch.setattr(compiled, "_in_memory", {})
+    forget(monkeypatch)
     assert compile_function(double, x) == code
     assert len(count) == 2
 
@@ -93,6 +102,57 @@ def test_identical_blocks_are_compiled_once(count):
     other = compile_network(card, load_profile("semi2k"), 2)
     assert other.digest() != program.digest()
     assert program.digest() == compile_network(card, load_profile("aby3"), 1).digest()
+
+
+@pytest.fixture(scope="module")
+def lowered():
+    """A network whose blocks have approximations of the same form with other constants."""
+    config = small_config(depth=4)
+    architecture = Architecture.uniform(table.RELU_SOFTMAX, depth=4, heads=3)
+    plan = plan_for(architecture, [read_reference(path) for path in EXAMPLES])
+    program = lower_with_plan(plan, config, architecture, choose_engine(load_profile("semi2k")))
+    return program.changed(plan={**program.plan, **_moved(program.plan)})
+
+
+def _moved(plan):
+    """Block 1's approximations for block 2, on intervals that are a little wider."""
+    return {
+        label.replace("block 1 ", "block 2 "): replace(own, **_wider(own))
+        for label, own in plan.items()
+        if label.startswith("block 1 ")
+    }
+
+
+def _wider(own):
+    return {"bound": 1.01 * own.bound} if hasattr(own, "bound") else {"high": 1.01 * own.high}
+
+
+def test_blocks_that_differ_in_constants_are_compiled_once(lowered, count):
+    program = compile_network(ModelCard.of(lowered), load_profile("semi2k"), 1)
+    first, second = program.stages[2:4]
+    assert (first.name, second.name) == ("block 1", "block 2")
+    assert first.code == second.code
+    assert first.constants != second.constants
+    assert len(count) == len({stage.code for stage in program.stages})
+    other = replace(second, constants=first.constants)
+    swapped = replace(program, stages=(*program.stages[:3], other, *program.stages[4:]))
+    assert swapped.digest() != program.digest()  # parties compare constants too
+
+
+def test_a_program_is_read_again_without_a_trace(lowered, empty, monkeypatch):
+    card, profile = ModelCard.of(lowered), load_profile("semi2k")
+    program = compile_network(card, profile, 1)
+    forget(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "stage_network", None)
+        assert compile_network(card, profile, 1) == program
+    forget(monkeypatch)
+    (entry,) = (empty.parent / "programs").iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+    assert compile_network(card, profile, 1) == program
+    monkeypatch.setattr(compiled, "_own_text", lambda: "a later version")
+    compile_network(card, profile, 1)
+    assert len(list((empty.parent / "programs").iterdir())) == 2
 
 
 def test_parties_in_one_process_trace_a_network_once(monkeypatch):
@@ -127,7 +187,8 @@ def test_a_process_keeps_few_networks(monkeypatch):
     card = ModelCard.of(small_checkpoint(small_config(depth=1), ONE_LAYER))
     for batch in (1, 2, 3):
         compile_network(card, load_profile("semi2k"), batch)
-    assert [batch for *_, batch in compiled._programs] == [2, 3]
+    shapes = [program.input_shape for program in compiled._programs.values()]
+    assert [batch for batch, *_ in shapes] == [2, 3]
 
 
 def test_a_party_imports_no_scipy():

@@ -180,6 +180,7 @@ class ScriptFollower:
 
     def _material(self, step: Step, supply: Supply) -> Buffers:
         whole, buffers = supply.material(self._inference), []
+        supply.forget(self._inference, self._offset)
         for length in step.answer_bytes:
             buffers.append(whole[self._offset : self._offset + length])
             self._offset += length

@@ -1,5 +1,6 @@
 """Supply: fetches each inference's material ahead of it, and keeps it until it is used."""
 
+import mmap
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from mpcvit.dealer.jobs import Job
 from mpcvit.dealer.party.client import DealerClient
 
 _TICK_S = 0.5
+_FORGOTTEN_BYTES = 1 << 22  # at least, at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,10 @@ class Supply:
             raise DealerError(f"the material of inference {inference} is not there")
         return load.content
 
+    def forget(self, inference: int, before: int) -> None:
+        """Give the memory of used material back, so that the next can take it."""
+        self._loads[inference].forget(before)
+
     def release(self, inference: int) -> None:
         """Forget what was used."""
         self._loads.pop(inference, None)
@@ -61,7 +67,10 @@ class _Load:
 
     def __init__(self, client: DealerClient, job: Job, inference: int) -> None:
         script, _ = job.inference(inference)
-        self.content = memoryview(bytearray(script.answer_bytes))
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory would not be given back
+        self._memory = mmap.mmap(-1, max(1, script.answer_bytes), flags=private)
+        self.content = memoryview(self._memory)[: script.answer_bytes]
+        self._forgotten = 0
         self._done = 0
         self._offline: FetchCost | None = None
         self._failure: DealerError | None = None
@@ -76,6 +85,13 @@ class _Load:
     @property
     def has_failed(self) -> bool:
         return self._ended.is_set() and not self.is_whole
+
+    def forget(self, before: int) -> None:
+        end = before - before % mmap.PAGESIZE
+        if end - self._forgotten >= _FORGOTTEN_BYTES:
+            length = end - self._forgotten
+            self._memory.madvise(mmap.MADV_DONTNEED, self._forgotten, length)
+            self._forgotten = end
 
     def wait(self, tick: Callable[[int, int], None]) -> FetchCost:
         while not self._ended.wait(_TICK_S):

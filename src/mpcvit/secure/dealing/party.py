@@ -28,6 +28,7 @@ from mpcvit.errors import UserError
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.rehearsal import scripts_of
 from mpcvit.secure.errors import PartyError
+from mpcvit.secure.made_once import Progress
 from mpcvit.secure.parties.events import MaterialFetched
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.spu.compile import Program, compile_function
@@ -84,11 +85,15 @@ class PartyDealing:
         self.settings = DealerSettings(gateway=Gateway(self._follower), public_pem=self._public.pem)
 
     def terms(
-        self, programs: Mapping[int, Program], profile: Profile, carried: Scripts
+        self,
+        programs: Mapping[int, Program],
+        profile: Profile,
+        carried: Scripts,
+        progress: Progress = lambda done, total: None,
     ) -> dict[str, str]:
         """Return what both parties must have in common: the dealer's key, and the scripts."""
         for batch, program in programs.items():
-            found = scripts_of(program, profile, carried)
+            found = scripts_of(program, profile, carried, progress)
             self._set_up, self._scripts[batch] = found.set_up, found.inference
         scripts = (self._set_up, *self._scripts.values())
         digests = (script.digest[:16] for script in scripts if script.steps)

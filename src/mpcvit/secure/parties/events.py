@@ -1,6 +1,7 @@
 """Events that parties report, never with a secret; and the record that they amount to."""
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -10,7 +11,6 @@ from mpcvit.artifacts.provenance import Environment
 from mpcvit.artifacts.record import (
     BatchCost,
     OfflineCost,
-    Reveal,
     RunRecord,
     SetUpCost,
     StageCost,
@@ -18,10 +18,13 @@ from mpcvit.artifacts.record import (
 from mpcvit.codec import decode, encode, tagged
 from mpcvit.secure.parties.agreement import Request
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.result import Answers
+from mpcvit.secure.result import BatchAnswers, ImageAnswer, KnownModel
 
 Progress = Callable[[str, int, int], None]
 """Takes (what, done, total)."""
+
+TakeAnswer = Callable[[int, ImageAnswer], None]
+"""Takes an image's index and its answer, as soon as it is there."""
 
 
 @tagged("ready")
@@ -53,8 +56,7 @@ class Requested:
     """The data owner knows the model's public half, and has asked for its images."""
 
     request: Request
-    classes: tuple[str, ...]
-    reveal: Reveal
+    model: KnownModel
 
 
 @tagged("progressed")
@@ -73,6 +75,7 @@ class Prepared:
     """The parties hold the same compiled program."""
 
     compile_s: float
+    job_s: float = 0.0
     architecture: str
     program: str
     form: str
@@ -128,12 +131,12 @@ class Measured:
     cost: StageCost
 
 
-@tagged("result")
+@tagged("answered")
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """The data owner's answers; its own supervisor alone is sent them."""
+class Answered:
+    """The data owner's answers for one batch; its own supervisor alone is sent them."""
 
-    answers: Answers
+    answers: BatchAnswers
 
 
 @tagged("done")
@@ -163,7 +166,7 @@ Event = (
     | StageDone
     | Finished
     | Measured
-    | Result
+    | Answered
     | Done
     | Failed
 )
@@ -189,9 +192,9 @@ def from_line(line: bytes) -> Event:
     return decode(Event, json.loads(line), "event")  # type: ignore[reportArgumentType]
 
 
-def report_compiling(report: Report) -> Callable[[int, int], None]:
-    """Return an observer of the compiler that reports what is done."""
-    return lambda done, total: report(Progressed(what="compiling", done=done, total=total))
+def report_progress(report: Report, what: str) -> Callable[[int, int], None]:
+    """Return an observer of a longer step that reports what is done of it."""
+    return lambda done, total: report(Progressed(what=what, done=done, total=total))
 
 
 @dataclass
@@ -199,12 +202,15 @@ class Journal:
     """Every party's events in the order they came, and progress made of the data owner's."""
 
     progress: Progress = lambda what, done, total: None
+    answered: TakeAnswer = lambda index, answer: None
+    started: float = field(default_factory=time.perf_counter)
     events: dict[Role, list[Event]] = field(default_factory=lambda: {role: [] for role in Role})
-    _known: set[tuple[Role, type]] = field(default_factory=set)
+    answers: list[ImageAnswer] = field(default_factory=list)  # in the order of the images
+    _known: dict[tuple[Role, type], float] = field(default_factory=dict)  # when first
 
     def add(self, role: Role, event: Event) -> None:
         self.events[role].append(event)
-        self._known.add((role, type(event)))
+        self._known.setdefault((role, type(event)), time.perf_counter() - self.started)
         if role is not Role.DATA_OWNER:
             return
         match event:
@@ -216,6 +222,10 @@ class Journal:
                 request, prepared = self.find(role, Requested).request, self.find(role, Prepared)
                 done, total = len(self.all(role, StageDone)), len(request.batches)
                 self.progress("running", done, total * prepared.stages)
+            case Answered():
+                for answer in self.find(role, Requested).model.answers(event.answers):
+                    self.answers.append(answer)
+                    self.answered(len(self.answers) - 1, answer)
 
     def find(self, role: Role, kind: type[Kind]) -> Kind:
         """Return a party's first event of a kind."""
@@ -226,6 +236,10 @@ class Journal:
 
     def knows(self, role: Role, kind: type) -> bool:
         return (role, kind) in self._known
+
+    def seconds_until(self, role: Role, kind: type) -> float:
+        """Return the seconds from the start to a party's first event of a kind."""
+        return self._known[role, kind]
 
     def where(self, role: Role) -> str:
         """Return what a party did last, for a sentence about its end."""
@@ -238,6 +252,7 @@ def make_record(journal: Journal, profile: Profile, *, transport: str) -> RunRec
     """Return the data owner's counts, with the computing time of the busiest party."""
     owner, roles = Role.DATA_OWNER, [role for role in Role if journal.knows(role, Finished)]
     prepared, shared = journal.find(owner, Prepared), journal.find(owner, WeightsShared)
+    connect_s = journal.find(owner, Connected).connect_s
     warnings = (profile.warning,) if profile.warning else ()
     return RunRecord(
         transport=transport,
@@ -245,10 +260,12 @@ def make_record(journal: Journal, profile: Profile, *, transport: str) -> RunRec
         architecture=prepared.architecture,
         program=prepared.program,
         form=prepared.form,
-        reveal=journal.find(owner, Requested).reveal,
+        reveal=journal.find(owner, Requested).model.reveal,
         set_up=SetUpCost(
-            connect_s=journal.find(owner, Connected).connect_s,
+            start_s=journal.seconds_until(owner, Connected) - connect_s,
+            connect_s=connect_s,
             compile_s=prepared.compile_s,
+            job_s=prepared.job_s,
             **vars(shared),
         ),
         batches=_batches({role: journal.all(role, StageDone) for role in roles}),
@@ -256,6 +273,7 @@ def make_record(journal: Journal, profile: Profile, *, transport: str) -> RunRec
         notes=(*warnings, *journal.find(owner, InputsMade).notes, *prepared.notes),
         environment=Environment.current(),
         offline=_offline(journal.all(owner, MaterialFetched)),
+        elapsed_s=time.perf_counter() - journal.started,
     )
 
 

@@ -34,7 +34,6 @@ from mpcvit.secure.parties.events import (
     Failed,
     Ready,
     Report,
-    Result,
     to_line,
 )
 from mpcvit.secure.parties.job import (
@@ -108,10 +107,7 @@ def _load(job: PartyJob) -> Callable[[Channel, Meeting, Report], None]:
 
             def take_part(channel: Channel, meeting: Meeting, report: Report) -> None:
                 images = images_of(pictures, None, report)
-                answers = run_data_owner(
-                    channel, meeting.profile, images, own.batch_size, report, job.dealer
-                )
-                report(Result(answers=answers))
+                run_data_owner(channel, meeting.profile, images, own.batch_size, report, job.dealer)
 
         case OwnFunction(name=name, model=shape):
             from mpcvit.secure.probe import measure_function_here

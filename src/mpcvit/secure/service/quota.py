@@ -4,7 +4,6 @@ Both are kept in an SQLite file, or in a PostgreSQL database that several server
 The same statements serve both; only the mark of a parameter differs.
 """
 
-import os
 import sqlite3
 import threading
 import time
@@ -13,7 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from mpcvit.errors import UserError
+from mpcvit.errors import UserError, needs_extra
+from mpcvit.storage import state_folder
 
 POSTGRESQL = ("postgresql://", "postgres://")
 _TABLES = (
@@ -108,8 +108,7 @@ def open_state(place: str | Path) -> State:
 
 def default_state() -> Path:
     """Return the SQLite file that is used unless another one is named."""
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "mpcvit" / "server.sqlite"
+    return state_folder() / "server.sqlite"
 
 
 def today() -> str:
@@ -128,7 +127,6 @@ class _Sqlite:
             self._connection = sqlite3.connect(
                 path, timeout=10.0, isolation_level=None, check_same_thread=False
             )
-            self._connection.execute("PRAGMA journal_mode = WAL")
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"cannot open the state file {path}: {error}") from error
 
@@ -149,13 +147,9 @@ class _PostgreSql:
     """One connection, made anew when the database has closed it."""
 
     def __init__(self, address: str) -> None:
-        try:
+        with needs_extra("postgresql", "a PostgreSQL state"):
             import psycopg
             from psycopg.conninfo import conninfo_to_dict
-        except ImportError as error:
-            raise UserError(
-                "a PostgreSQL state needs psycopg: pip install 'mpcvit[postgresql]'"
-            ) from error
         self._error: type[Exception] = psycopg.Error
         # two servers that start at the same moment both make the tables
         self._collision: tuple[type[Exception], ...] = (

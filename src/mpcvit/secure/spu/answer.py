@@ -18,7 +18,7 @@ from mpcvit.artifacts.record import Reveal
 from mpcvit.errors import UserError
 from mpcvit.lowering.out_of_range import Trust
 from mpcvit.secure.errors import PartyError
-from mpcvit.secure.result import Answers
+from mpcvit.secure.result import BatchAnswers
 
 TOP = 5
 
@@ -86,7 +86,7 @@ class Opening:
             parts = [rounded, *(part.astype(jnp.float32) for part in parts)]
         return jnp.concatenate(parts, axis=1)
 
-    def read(self, opened: np.ndarray) -> Answers:
+    def read(self, opened: np.ndarray) -> BatchAnswers:
         """Return what an opened array says; refuse one that no honest run gives."""
         columns, place = np.asarray(opened), 0
 
@@ -118,8 +118,7 @@ class Opening:
         expected = TOP if self.reveal is Reveal.TOP5 else 1
         if (chosen.sum(axis=1)[trusted] != expected).any():
             raise PartyError("the opened answer is none: the parties did not compute the same")
-        return Answers(
-            reveal=self.reveal,
+        return BatchAnswers(
             values=None if values is None else _rows(values),
             chosen=_rows(chosen),
             trusted=tuple(trusted.tolist()),

@@ -6,15 +6,19 @@ The log belongs to the process, so one runtime in it may be profiled at a time.
 """
 
 import atexit
+import os
 import re
 import shutil
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import spu
 from spu import libspu
 
@@ -24,8 +28,9 @@ from mpcvit.artifacts.record import OperationCost, StageCost
 from mpcvit.dealer.party.gateway import Gateway
 from mpcvit.errors import UserError
 from mpcvit.secure.dealing.endpoint import require_known_spu
+from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.spu.compile import FIRST_USED, first_use
-from mpcvit.secure.spu.link import Channel, lost
+from mpcvit.secure.spu.link import Channel, connect_in_memory, lost
 from mpcvit.secure.spu.shares import Sharing, bytes_field, number_field, runtime_config
 
 _ENDED = re.compile(r"\[Profiling\] SPU execution (\S+) completed.*, total time (\S+)s\.")
@@ -100,6 +105,11 @@ class Engine:
         cost = self.run(first_use(kernel, shape), "first use")
         self.runtime.del_var(FIRST_USED)
         return cost
+
+    def set_constants(self, constants: Mapping[str, np.ndarray]) -> None:
+        """Let stages read constants that all parties know."""
+        for name, array in constants.items():
+            self.runtime.set_var(name, self.sharing.publish(array))
 
     def run(self, executable: Any, name: str) -> StageCost:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -200,3 +210,36 @@ def profile_log() -> ProfileLog:
     options.system_log_path = str(folder / "spu.log")
     libspu.logging.setup_logging(options)
     return ProfileLog(folder / "spu.log")
+
+
+def run_in_threads(profile: Profile, take_part: Callable[[Channel], Any]) -> dict[Role, Any]:
+    """Call a function once per role, each in a thread with a channel of its own."""
+    profile_log()  # before any thread compiles: SPU's log must not be set up while in use
+    results: dict[Role, Any] = {}
+    failures: list[BaseException] = []
+
+    def act(port: Any) -> None:
+        try:
+            results[port.role] = take_part(port.open())
+        except BaseException as error:  # whatever it is, the caller's thread raises it
+            failures.append(error)
+
+    ports = connect_in_memory(profile.protocol, profile.limits)
+    threads = [threading.Thread(target=act, args=(port,), daemon=True) for port in ports]
+    for thread in threads:
+        thread.start()
+    try:
+        while any(thread.is_alive() for thread in threads) and not failures:
+            for thread in threads:
+                thread.join(timeout=0.05)
+    finally:
+        _remove_masks()
+    if failures:
+        raise failures[0]
+    return results
+
+
+def _remove_masks() -> None:
+    """Reused masks lie where the process runs; a party's own process has a folder for that."""
+    for folder in Path.cwd().glob(f"BeaverCache.{os.getpid()}.*"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -30,6 +30,9 @@ def runtime_config(profile: Profile) -> Any:
         field=_RINGS[profile.ring_bits],
         fxp_fraction_bits=profile.fraction_bits,
     )
+    if profile.squares:  # exp is then (1 + y / 2)^2; see rewrite.py
+        config.fxp_exp_mode = libspu.RuntimeConfig.ExpMode.EXP_TAYLOR
+        config.fxp_exp_iters = 1
     config.trunc_allow_msb_error = profile.truncation is Truncation.LOCAL
     config.experimental_enable_colocated_optimization = profile.owned_weights
     return config
@@ -91,6 +94,10 @@ class Sharing:
             if reason := _why_not_like(share, shape, template):
                 raise PartyError(f"the {owner.value} sent a share of '{name}' {reason}")
         return dict(zip(expected, shares, strict=True)), len(message)
+
+    def publish(self, array: np.ndarray) -> Share:
+        """Return the own copy of what every party knows."""
+        return self._io.make_shares(array, libspu.Visibility.VIS_PUBLIC)[self._channel.number]
 
     def make_up(self, shape: Shape) -> Share:
         """Return a share of nothing in particular, for what is run without secrets."""

@@ -20,7 +20,7 @@ from mpcvit.kinds.table import Kind
 from mpcvit.lowering import network as lowered
 from mpcvit.lowering.out_of_range import guard
 from mpcvit.lowering.program import Model, PublicProgram, SecureProgram
-from mpcvit.lowering.sites import HEAD_NORM, Functions, Plan, site_label
+from mpcvit.lowering.sites import EMBED_NORM, HEAD_NORM, Functions, Plan, site_label
 from mpcvit.model.checkpoint import Parameters
 from mpcvit.model.fuse import fuse_linears
 from mpcvit.model.vit import Block, Embed, Head, init_parameters
@@ -34,7 +34,8 @@ class Stage:
 
     `parts` names the parts of the whole parameter tree that it needs. A stage that
     `gives_slack` returns its activation, and what must not be negative of what it
-    met; one that `takes_slack` is given that of all stages before it.
+    met; one that `takes_slack` is given that of all stages before it. One that `is_repeated`
+    may differ from others in its constants alone.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Stage:
     function: Callable[..., Any]
     gives_slack: bool = False
     takes_slack: bool = False
+    is_repeated: bool = False
 
     def parameters(self, whole: Parameters) -> Parameters:
         return {part: whole[part] for part in self.parts}
@@ -116,7 +118,13 @@ def cut_lowered(public: PublicProgram, plan: Plan) -> tuple[Stage, ...]:
             y = run(functions, parameters[part], x)
             return y, jnp.concatenate(slack, axis=1)
 
-        return Stage(name=name, parts=(part,), function=apply, gives_slack=is_guarded)
+        return Stage(
+            name=name,
+            parts=(part,),
+            function=apply,
+            gives_slack=is_guarded,
+            is_repeated=part.startswith("blocks_"),
+        )
 
     def of_block(index: int) -> Stage:
         def run(functions: Functions, parameters: Parameters, x: Any) -> Any:
@@ -124,14 +132,14 @@ def cut_lowered(public: PublicProgram, plan: Plan) -> tuple[Stage, ...]:
 
         return stage(f"block {index}", f"blocks_{index}", site_label(index, ""), run)
 
-    def embedding(parameters: Parameters, x: Any) -> Any:
-        return lowered.embed(config, parameters["embed"], x)
+    def embedding(functions: Functions, parameters: Parameters, x: Any) -> Any:
+        return lowered.embed(config, architecture, functions, parameters, x)
 
     def head(functions: Functions, parameters: Parameters, x: Any) -> Any:
         return lowered.head(config, architecture, functions, parameters, x)
 
     return (
-        Stage(name="embedding", parts=("embed",), function=embedding),
+        stage("embedding", "embed", EMBED_NORM, embedding),
         *(of_block(index) for index in range(config.depth)),
         stage("head", "head", HEAD_NORM, head),
     )
