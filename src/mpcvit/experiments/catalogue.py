@@ -17,6 +17,7 @@ from mpcvit.experiments.recipes import (
     pruned,
     searched,
     the_x,
+    with_paper_forms,
 )
 from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, parse_kinds
 
@@ -193,6 +194,22 @@ EXPERIMENTS = (
         mirrors="Table: MPCViT against pruning to one, two and three heads",
         about="ReLU-softmax networks with fewer heads beside MPCViT at 0.7",
         networks=(*(pruned(heads) for heads in (1, 2, 3)), mpcvit(0.7)),
+    ),
+    Experiment(
+        name="beyond-attention",
+        mirrors="Not in the paper: batch norms, learnt quadratics, fewer tokens, narrow queries",
+        about="the network of a configuration that has them, the same with one of them taken "
+        "out, and the paper's norms and GeLU with two kinds of attention",
+        networks=(
+            with_paper_forms("paper-relu_softmax", kind=RELU_SOFTMAX),
+            Recipe(name="configured"),
+            with_paper_forms("paper-scaling", kind=SCALING),
+            with_paper_forms("layer-norms", "norms"),
+            with_paper_forms("gelu", "activation"),
+            with_paper_forms("all-tokens", "tokens"),
+            with_paper_forms("wide-queries", "queries"),
+            Recipe(name="no-layer-norm", settings=("model.layer_norms=[]",)),
+        ),
     ),
 )
 

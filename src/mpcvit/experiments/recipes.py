@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from mpcvit.artifacts.architecture import MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
+from mpcvit.artifacts.config import ModelConfig
+from mpcvit.codec import encode, spell
 from mpcvit.kinds.table import Kind
 from mpcvit.search.derive import DEFAULT_GELU_THRESHOLD
 
@@ -14,6 +16,7 @@ class SearchRecipe:
     name: str
     settings: tuple[str, ...] = ()
     heads: int = 0  # of every layer, where not the configuration's
+    start: "Recipe | None" = None  # whose weights it begins with, where not the store's start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,19 +35,32 @@ class Derivation:
 class Recipe:
     """One network of a table.
 
-    Its architecture is derived from a search, or `settings` name it. With a
+    Its architecture is given, or derived from a search, or `settings` name it. With a
     `teacher` it is trained by distillation, otherwise on labels alone.
     """
 
     name: str
     settings: tuple[str, ...] = ()
     heads: int = 0  # of every layer, where not the configuration's
+    architecture: Architecture | None = None
     derivation: Derivation | None = None
     teacher: "Recipe | None" = None
+    start: "Recipe | None" = None  # whose weights it begins with, where not the store's start
 
 
 SOFTMAX = Recipe(name="softmax", settings=("model.attention=softmax",))
 HEAD_SEARCH = SearchRecipe(name="search")
+
+
+def fine_tuned(model: ModelConfig, architecture: Architecture) -> Recipe:
+    """Return a trained network that goes on learning as it is, whatever its students become."""
+    document = encode(model)
+    kept = ("norm", "layer_norms", "clip", "activation", "layer_tokens")
+    return Recipe(
+        name="fine-tuned",
+        settings=tuple(f"model.{key}={spell(document[key])}" for key in kept),
+        architecture=architecture,
+    )
 
 
 def plain(kind: Kind, *, distilled: bool = False) -> Recipe:
@@ -133,3 +149,21 @@ def pruned(heads: int) -> Recipe:
         settings=("model.attention=relu_softmax",),
         heads=heads,
     )
+
+
+_PAPER_FORMS = {
+    "norms": ("model.norm=layer", "model.layer_norms=[]", "model.clip=0.0"),
+    "activation": ("model.activation=gelu",),
+    "tokens": ("model.layer_tokens=[]",),
+    "queries": ("model.head_dim_qk=0",),
+}
+
+
+def with_paper_forms(name: str, *parts: str, kind: Kind | None = None) -> Recipe:
+    """Return the configured network with some of its parts as in the paper's networks.
+
+    Without parts, every part is the paper's, and `kind` is the attention of every head.
+    """
+    settings = (setting for part in parts or _PAPER_FORMS for setting in _PAPER_FORMS[part])
+    attention = () if kind is None else (f"model.attention={kind.value}",)
+    return Recipe(name=name, settings=(*settings, *attention))

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from mpcvit.artifacts.config import Config
+from mpcvit.artifacts.provenance import write_rows
 from mpcvit.codec import decode
 from mpcvit.experiments.catalogue import Experiment
 from mpcvit.experiments.recipes import Recipe, SearchRecipe
@@ -20,6 +22,7 @@ from mpcvit.experiments.results import (
 )
 from mpcvit.experiments.store import RunStore
 from mpcvit.report.networks import NetworkRow
+from mpcvit.train.evaluate import evaluate_checkpoint
 from mpcvit.train.log import read_log
 
 
@@ -61,6 +64,46 @@ def run_experiment(
             means = write_search_results(experiment, searches, out)
             jax.clear_caches()
     return summaries, means
+
+
+def judge_by_test_images(
+    experiment: Experiment, store: RunStore, seeds: Sequence[int], out: Path
+) -> list[dict[str, Any]]:
+    """Evaluate every finished network on the test split, and write a row for each.
+
+    Choices are made by the validation split, so this comes after all of them.
+    """
+    store = replace(store, length=experiment.length)
+    rows: list[dict[str, Any]] = []
+    finished = (
+        (recipe, seed)
+        for recipe in experiment.networks
+        for seed in seeds
+        if store.is_finished(recipe, seed)
+    )
+    for recipe, seed in finished:
+        checkpoint = store.network(recipe, seed).value
+        if checkpoint is None:  # its training diverged
+            continue
+        settings = store.network_config(recipe, seed).train
+        evaluation = evaluate_checkpoint(checkpoint, store.dataset.test, settings.eval_batch_size)
+        provenance = checkpoint.provenance
+        rows.append(
+            {
+                "network": recipe.name,
+                "seed": seed,
+                "epochs": settings.epochs,
+                "validation_top1": round(100 * (provenance.top1 or 0.0), 2),
+                "test_top1": round(100 * evaluation.top1, 2),
+                "test_loss": round(evaluation.loss, 4),
+                "test_images": evaluation.images,
+                "commit": provenance.environment.commit,
+            }
+        )
+        jax.clear_caches()  # the next network compiles its own
+    if rows:
+        write_rows(out / f"{experiment.name}-test.csv", rows)
+    return rows
 
 
 def _network_run(store: RunStore, recipe: Recipe, seed: int) -> NetworkRun:

@@ -109,6 +109,7 @@ class RunStore:
     price: Price
     watch: Watch
     length: Length | None = None
+    start: Checkpoint | None = None  # weights that networks begin with
 
     def network(self, recipe: Recipe, seed: int) -> Outcome[Checkpoint]:
         """Return the trained network; train it first, and what it needs, if it is not there."""
@@ -117,7 +118,7 @@ class RunStore:
         if _is_finished(folder, MODEL_FILE, config):
             checkpoint = Checkpoint.load(folder / MODEL_FILE)
             sections = () if recipe.teacher is None else ("distill",)
-            self._require_same(folder, checkpoint.provenance, config, *sections)
+            self._require_same(folder, checkpoint.provenance, config, recipe, *sections)
             if checkpoint.architecture != architecture:
                 raise UserError(
                     f"{folder} holds another architecture than its search now gives; remove it"
@@ -128,12 +129,13 @@ class RunStore:
         if (folder / DIVERGED_FILE).exists():
             reason = (folder / DIVERGED_FILE).read_text("utf-8")
             return Outcome(status=Status.DIVERGED, reason=reason)
-        stage, settings = train, {}
+        stage = train
+        settings: dict[str, Any] = {"start": self._start_of(recipe, seed)}
         if recipe.teacher is not None:
             teacher = self.network(recipe.teacher, seed)
             if teacher.value is None:
                 return teacher
-            stage, settings = retrain, {"teacher": teacher.value}
+            stage, settings["teacher"] = retrain, teacher.value
         try:
             with self.watch(f"{recipe.name}, seed {seed}") as observers:
                 checkpoint = stage(
@@ -156,7 +158,7 @@ class RunStore:
         folder = self._folder(config, recipe.name)
         if _is_finished(folder, SEARCH_FILE, config):
             result = SearchResult.load(folder)
-            self._require_same(folder, result.provenance, config, "search")
+            self._require_same(folder, result.provenance, config, recipe, "search")
             return Outcome(status=Status.REUSED, value=result)
         latency = self.price(config.model)
         with self.watch(f"{recipe.name}, seed {seed}") as observers:
@@ -165,6 +167,7 @@ class RunStore:
                 self.dataset,
                 folder,
                 latency=latency,
+                start=self._start_of(recipe, seed),
                 resume=(folder / STATE_FILE).exists(),
                 observers=observers,
             )
@@ -244,13 +247,29 @@ class RunStore:
     def _plan(self, recipe: Recipe, seed: int) -> tuple[Config, Architecture]:
         """Return a network's configuration and architecture."""
         config = self.network_config(recipe, seed)
+        if recipe.architecture is not None:
+            return config, recipe.architecture
         if recipe.derivation is not None:
             return config, self.derive(recipe.derivation, seed)
         model = config.model
         return config, Architecture.uniform(model.attention, depth=model.depth, heads=model.heads)
 
+    def _start_of(self, recipe: Recipe | SearchRecipe, seed: int) -> Checkpoint | None:
+        """Return the weights that a training begins with, or None for fresh ones."""
+        if recipe.start is None:
+            return self.start
+        outcome = self.network(recipe.start, seed)
+        if outcome.value is None:
+            raise UserError(f"{recipe.name} cannot start: {outcome.reason}")
+        return outcome.value
+
     def _require_same(
-        self, folder: Path, before: Provenance, config: Config, *sections: str
+        self,
+        folder: Path,
+        before: Provenance,
+        config: Config,
+        recipe: Recipe | SearchRecipe,
+        *sections: str,
     ) -> None:
         """Refuse a run of other settings or data; `sections` are those of its stage alone."""
 
@@ -263,6 +282,12 @@ class RunStore:
         if was != now:
             raise UserError(
                 f"{folder} holds a run of other settings: {first_difference(was, now)}; "
+                "remove it, or give another --runs folder"
+            )
+        start = self._start_of(recipe, config.seed)
+        if before.started_from != ("" if start is None else start.parameter_digest):
+            raise UserError(
+                f"{folder} holds a run that started from other weights; "
                 "remove it, or give another --runs folder"
             )
 

@@ -5,15 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from mpcvit import __version__
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.provenance import content_digest
-from mpcvit.bench.latency import Progress, measure_latency
+from mpcvit.bench.latency import Progress, measure_latency, measure_lowered_latency
+from mpcvit.bench.lowered import lower_with_plan
 from mpcvit.codec import encode
 from mpcvit.cost.estimate import estimate
 from mpcvit.experiments.store import Outcome, Price, reuse_or_make
 from mpcvit.kinds.table import KINDS, Kind
+from mpcvit.lowering.program import SecureProgram
 
 # Raised when a choice is computed otherwise. 2: owners multiply fused linears themselves.
 _COUNTING = 2
@@ -25,15 +28,23 @@ def price_once(
     profile: Profile,
     kinds: Sequence[Kind],
     progress: Progress,
+    program: SecureProgram | None = None,
+    forms: tuple[MlpForm, ...] = tuple(MlpForm),
 ) -> Outcome[LatencyTable]:
     """Return the prices of a model, and write its latency file unless it is there.
 
-    Prices are measured. Those of a protocol whose exchanges are no rounds are modelled.
+    Prices are measured. With a `program`, they are those of lowered networks with its
+    approximations, for some `forms` of MLPs. Those of a protocol whose exchanges are no
+    rounds are modelled.
     """
 
     def make() -> None:
         if not profile.protocol.counts_rounds:
             estimate(model, profile.network).save(path)
+        elif program is not None:
+            heads = Architecture.uniform(kinds[0], depth=model.depth, heads=model.heads)
+            priced = lower_with_plan(program.plan, model, heads, program.engine)
+            measure_lowered_latency(priced, profile, tuple(kinds), progress, forms).save(path)
         else:
             measure_latency(model, profile, tuple(kinds), progress).save(path)
 
@@ -43,6 +54,7 @@ def price_once(
         "kinds": sorted(kind.value for kind in kinds),
         "version": __version__,
         "counting": _COUNTING,
+        **({} if program is None else {"program": program.digest(), "forms": encode(forms)}),
     }
     return reuse_or_make(path, made_from, make, LatencyTable.load)
 

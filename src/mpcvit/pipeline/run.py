@@ -15,11 +15,12 @@ import jax
 
 from mpcvit import __version__
 from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import MODEL_FILE, write_rows
 from mpcvit.codec import encode
 from mpcvit.data import sample_evenly
 from mpcvit.errors import UserError
-from mpcvit.experiments.recipes import HEAD_SEARCH, SOFTMAX, Recipe
+from mpcvit.experiments.recipes import Recipe
 from mpcvit.experiments.store import Outcome, RunStore, Status, reuse_or_make
 from mpcvit.lowering import Guard
 from mpcvit.lowering.program import SecureProgram
@@ -68,7 +69,8 @@ class Pipeline:
     @staticmethod
     def count_steps(plan: Plan) -> int:
         """Count profile, search, a derivation for each found network; train, lower, measure."""
-        return 2 + len(plan.found) + 4 * len(plan.networks)
+        forms = 2 if plan.start is None else 1
+        return 2 + len(plan.found) + (2 + forms) * len(plan.networks)
 
     @property
     def folder(self) -> Path:
@@ -76,7 +78,45 @@ class Pipeline:
 
     def run(self) -> None:
         """Do every step, and write the results after each measurement."""
-        self._train(SOFTMAX)
+        teacher, others = self.plan.networks[0], self.plan.networks[1:]
+        if self._train(teacher) is None:
+            raise UserError(
+                f"{self.done[-1].words}; remove {self.run_folder(teacher)} and try again"
+            )
+        lowered: dict[str, bool] = {}
+        program = None
+        if self.plan.start is not None:
+            program = self._lower(teacher)
+            lowered[teacher.name] = program is not None
+        table = self._profile(program)
+        self.plan.refuse_budgets(table)
+        self.store = replace(self.store, price=lambda model: table)
+        search = self.plan.search
+        self._do(
+            "search",
+            search.name,
+            lambda: self.store.search(search, self.plan.config.seed),
+            lambda result: f"mean alpha {_mean(result.alpha):.3f}",
+        )
+        for recipe in self.plan.found:
+            self._do("derive", recipe.name, partial(self._derive, recipe), partial(_price, table))
+        trained = [teacher, *(recipe for recipe in others if self._train(recipe))]
+        for recipe in trained:
+            if recipe.name not in lowered:
+                lowered[recipe.name] = self._lower(recipe) is not None
+        rows = []
+        for recipe in trained:
+            for form in self._forms(lowered[recipe.name]):
+                rows.append(self._measure(recipe, form))
+                write_rows(self.folder / RESULTS_FILE, rows)
+
+    def _forms(self, is_lowered: bool) -> tuple[str, ...]:
+        """Return the forms of a network to measure; a user's own is served lowered."""
+        if not is_lowered:
+            return ("plain",)
+        return ("plain", "lowered") if self.plan.start is None else ("lowered",)
+
+    def _profile(self, program: SecureProgram | None) -> LatencyTable:
         table = self._do(
             "profile",
             self.plan.profile.protocol.name,
@@ -86,33 +126,22 @@ class Pipeline:
                 self.plan.profile,
                 self.plan.kinds,
                 self.display.count,
+                program,
+                self.plan.forms,
             ),
             lambda table: table.source.partition(":")[0],
         )
         assert table is not None
-        self.store = replace(self.store, price=lambda model: table)
-        self._do(
-            "search",
-            HEAD_SEARCH.name,
-            lambda: self.store.search(HEAD_SEARCH, self.plan.config.seed),
-            lambda result: f"mean alpha {_mean(result.alpha):.3f}",
-        )
-        for recipe in self.plan.found:
-            self._do("derive", recipe.name, partial(self._derive, recipe), describe_heads)
-        trained = [SOFTMAX, *(recipe for recipe in self.plan.networks[1:] if self._train(recipe))]
-        lowered = [recipe for recipe in trained if self._lower(recipe)]
-        rows = []
-        for recipe in trained:
-            for form in ("plain", "lowered") if recipe in lowered else ("plain",):
-                rows.append(self._measure(recipe, form))
-                write_rows(self.folder / RESULTS_FILE, rows)
+        return table
 
     def run_folder(self, recipe: Recipe) -> Path:
         return self.store.network_folder(recipe, self.plan.config.seed)
 
     def _train(self, recipe: Recipe) -> Checkpoint | None:
         """Return the trained network, or None if its training diverged."""
-        step = "retrain" if recipe.derivation else "train" if recipe is not SOFTMAX else "teacher"
+        step = "retrain" if recipe.derivation else "train"
+        if recipe == self.plan.teacher:
+            step = "teacher" if self.plan.start is None else "fine-tune"
         return self._do(
             step,
             recipe.name,
@@ -208,6 +237,10 @@ class Pipeline:
         jax.clear_caches()  # the next step compiles its own
         self.display.end()
         return outcome.value
+
+
+def _price(table: LatencyTable, architecture: Architecture) -> str:
+    return f"{describe_heads(architecture)}: {table.seconds(table.price(architecture)):.2f} s"
 
 
 def _mean(alpha: Any) -> float:

@@ -1,13 +1,12 @@
-"""From alpha and beta to an architecture: by ratio, by budget, by threshold.
+"""From what a search found to an architecture: by ratio, by budget, by threshold.
 
 One search serves every ratio and every budget; nothing is trained here. Units
 are what one alpha stands for: a layer, a head or a row.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from mpcvit.artifacts.architecture import (
     Architecture,
@@ -15,25 +14,28 @@ from mpcvit.artifacts.architecture import (
     MlpChoice,
     MlpForm,
 )
-from mpcvit.artifacts.latency import Cost, LatencyTable
+from mpcvit.artifacts.choices import Choice
+from mpcvit.artifacts.config import BlockForm
+from mpcvit.artifacts.forms import FormChoice, NormForm
+from mpcvit.artifacts.latency import Cost
+from mpcvit.artifacts.resolve import made_explicit
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
-from mpcvit.kinds.table import Kind
+from mpcvit.search.budget import Option, choose
+from mpcvit.search.options import (
+    HeadOption,
+    Unit,
+    architecture_of,
+    heads_of,
+    layer_options,
+    norm_options,
+    of_layer,
+    ranked,
+    units_of,
+)
 
 # As in the paper's evaluation of MPCViT+.
 DEFAULT_GELU_THRESHOLD = 0.75
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Unit:
-    """What one alpha stands for; a place is 0 where all share the choice."""
-
-    layer: int
-    head: int
-    row: int
-
-    def __str__(self) -> str:
-        return f"layer {self.layer} head {self.head} row {self.row}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,7 @@ class Derived:
     kept: int
     units: int
     kept_alpha: float
+    importance: float  # of all that was kept: alphas, and shares of norms, activations and tokens
     cost: Cost
     seconds: float
     tied_units: tuple[str, ...]  # dropped although their alpha equals one that was kept
@@ -78,73 +81,76 @@ def derive_by_ratio(
     """
     if not 0 <= ratio <= 1:
         raise UserError(f"a ratio must lie in [0, 1], not {ratio}")
-    alpha = _units(result)
+    if not result.search.is_the_papers:
+        raise UserError(
+            "a ratio counts heads alone, but this search chose more than attention; "
+            "give --latency-budget"
+        )
+    alpha = units_of(result)
     count = _count(ratio, len(alpha))
-    ranked = _ranked(alpha)
-    kept = _spread(alpha, count, result.model.depth) if per_layer else ranked[:count]
-    tied_units = () if per_layer else _tied_units(alpha, ranked, count)
-    return _finish(result, alpha, frozenset(kept), mlp, tied_units)
+    units = ranked(alpha)
+    kept = _spread(alpha, count, result.model.depth) if per_layer else units[:count]
+    tied_units = () if per_layer else _tied_units(alpha, units, count)
+    layers = tuple(
+        LayerArchitecture(heads=heads_of(result, layer, frozenset(kept)), mlp=form)
+        for layer, form in enumerate(_mlp_choices(result, mlp))
+    )
+    return _finish(result, alpha, frozenset(kept), Architecture(layers=layers), tied_units)
 
 
 def derive_by_budget(
-    result: SearchResult, budget_s: float, *, mlp: MlpRule | None = None
+    result: SearchResult,
+    budget_s: float,
+    *,
+    mlp: MlpRule | None = None,
+    least_layer_norms: int = 1,
 ) -> Derived:
-    """Keep the largest total alpha whose network takes at most `budget_s` seconds.
+    """Keep the largest total importance whose network takes at most `budget_s` seconds.
 
-    Exactly: a layer's seconds depend only on how many units it keeps, and it
-    keeps those of the largest alpha first, so the choice is one count per
-    layer: a knapsack with one item per class, solved over its Pareto front.
+    Exactly: a layer keeps its heads of the largest alpha first. So it chooses how many, and
+    where they are searched, its norms, its activation and its tokens. If norms are
+    searched, `least_layer_norms` stay where the whole residual passes.
     """
-    alpha = _units(result)
-    table, forms = result.latency, _mlp_choices(result, mlp)
-    by_layer = [
-        _ranked({unit: value for unit, value in alpha.items() if unit.layer == layer})
-        for layer in range(result.model.depth)
-    ]
-    fixed = table.rest
-    for index, form in enumerate(forms):
-        fixed += _mlp_cost(table, index, form)
-
-    def layer_cost(layer: int, kept: int) -> Cost:
-        heads = table.heads * kept / len(by_layer[layer])
-        expensive = table.attention_cost(layer, result.search.kept)
-        cheap = table.attention_cost(layer, result.search.replacement)
-        return expensive.total(heads) + cheap.total(table.heads - heads)
-
-    counts = _knapsack(
-        values=[list(accumulate((alpha[u] for u in units), initial=0.0)) for units in by_layer],
-        seconds=[
-            [table.seconds(layer_cost(layer, kept)) for kept in range(len(units) + 1)]
-            for layer, units in enumerate(by_layer)
+    alpha, table = units_of(result), result.latency
+    if not result.search.is_the_papers:
+        table.require_choices()
+    options = layer_options(result, _mlp_choices(result, mlp))
+    head = [HeadOption(norm, value) for norm, value in norm_options(result, None)]
+    searched = Choice.NORM in result.search.choices
+    bounded = result.model.block is BlockForm.LITE and searched
+    picks = choose(
+        [
+            *([own.option for own in layer] for layer in options),
+            [
+                Option(
+                    seconds=table.seconds(table.rest),
+                    value=own.value,
+                    is_normed=own.norm is NormForm.LAYER,
+                )
+                for own in head
+            ],
         ],
-        budget_s=budget_s - table.seconds(fixed),
-        refuse=lambda least_s: UserError(
-            f"no network fits {budget_s:g} s: the cheapest, {_name_cheapest(result, forms)}, "
-            f"takes {least_s + table.seconds(fixed):.3f} s"
+        budget_s,
+        least_bounds=min(least_layer_norms, result.model.depth) if bounded else 0,
+        refuse=lambda picks, least_s: UserError(
+            f"no network fits {budget_s:g} s: the cheapest, "
+            f"{_describe(architecture_of(options, head, picks))}, takes {least_s:.3f} s"
         ),
     )
-    kept = frozenset(
-        unit for units, count in zip(by_layer, counts, strict=True) for unit in units[:count]
+    kept, tied_units = set[Unit](), list[str]()
+    for layer, pick in zip(options, picks, strict=False):
+        kept.update(layer[pick].kept)
+        units = ranked(of_layer(alpha, layer[pick].index))
+        tied_units += _tied_units(alpha, units, len(layer[pick].kept))
+    total = sum(own[pick].option.value for own, pick in zip(options, picks, strict=False))
+    return _finish(
+        result,
+        alpha,
+        frozenset(kept),
+        architecture_of(options, head, picks),
+        tuple(tied_units),
+        total + head[picks[-1]].value,
     )
-    tied_units = tuple(
-        tie
-        for units, count in zip(by_layer, counts, strict=True)
-        for tie in _tied_units(alpha, units, count)
-    )
-    return _finish(result, alpha, kept, mlp, tied_units)
-
-
-def _units(result: SearchResult) -> dict[Unit, float]:
-    return {
-        Unit(layer=layer, head=head, row=row): value
-        for layer, heads in enumerate(result.alpha)
-        for head, rows in enumerate(heads)
-        for row, value in enumerate(rows)
-    }
-
-
-def _ranked(alpha: dict[Unit, float]) -> list[Unit]:
-    return sorted(alpha, key=lambda unit: (-alpha[unit], unit))
 
 
 def _count(ratio: float, units: int) -> int:
@@ -159,13 +165,10 @@ def _count(ratio: float, units: int) -> int:
 def _spread(alpha: dict[Unit, float], count: int, depth: int) -> list[Unit]:
     """Return the same number of units per layer; the odd ones go to the largest alphas."""
     whole, odd = divmod(count, depth)
-    by_layer = [
-        _ranked({unit: value for unit, value in alpha.items() if unit.layer == layer})
-        for layer in range(depth)
-    ]
+    by_layer = [ranked(of_layer(alpha, layer)) for layer in range(depth)]
     even = [unit for units in by_layer for unit in units[:whole]]
     next_best = {units[whole]: alpha[units[whole]] for units in by_layer if whole < len(units)}
-    return even + _ranked(next_best)[:odd]
+    return even + ranked(next_best)[:odd]
 
 
 def _tied_units(alpha: dict[Unit, float], ranked: Sequence[Unit], count: int) -> tuple[str, ...]:
@@ -179,43 +182,31 @@ def _finish(
     result: SearchResult,
     alpha: dict[Unit, float],
     kept: frozenset[Unit],
-    mlp: MlpRule | None,
+    architecture: Architecture,
     tied_units: tuple[str, ...],
+    importance: float | None = None,
 ) -> Derived:
-    layers = tuple(
-        LayerArchitecture(heads=_heads(result, layer, kept), mlp=form)
-        for layer, form in enumerate(_mlp_choices(result, mlp))
-    )
-    architecture = Architecture(layers=layers)
-    cost = result.latency.price(architecture)
+    """Price an architecture; one of a search of attention leaves all else to the model."""
+    kept_alpha = sum(alpha[unit] for unit in kept)
+    cost = result.latency.price(made_explicit(result.model, architecture))
+    if result.search.is_the_papers:
+        layers = (replace(layer, form=FormChoice()) for layer in architecture.layers)
+        architecture = Architecture(layers=tuple(layers))
     return Derived(
         architecture=architecture,
         kept=len(kept),
         units=len(alpha),
-        kept_alpha=sum(alpha[unit] for unit in kept),
+        kept_alpha=kept_alpha,
+        importance=kept_alpha if importance is None else importance,
         cost=cost,
         seconds=result.latency.seconds(cost),
         tied_units=tied_units,
     )
 
 
-def _heads(
-    result: SearchResult, layer: int, kept: frozenset[Unit]
-) -> tuple[Kind | tuple[Kind, ...], ...]:
-    def kind(head: int, row: int) -> Kind:
-        unit = Unit(layer=layer, head=head, row=row)
-        return result.search.kept if unit in kept else result.search.replacement
-
-    heads = []
-    for head, rows in enumerate(result.alpha[layer]):
-        kinds = tuple(kind(head, row) for row in range(len(rows)))
-        heads.append(kinds[0] if len(set(kinds)) == 1 else kinds)
-    return tuple(heads) if len(heads) == result.model.heads else (heads[0],) * result.model.heads
-
-
 def _mlp_choices(result: SearchResult, rule: MlpRule | None) -> list[MlpChoice]:
     """Return a form per MLP, or a form per token if its tokens differ."""
-    if not result.beta:
+    if not result.beta or not result.search.is_the_papers:
         if rule is not None:
             raise UserError(
                 "this search did not weigh GeLU, so it has no threshold; "
@@ -230,51 +221,26 @@ def _mlp_choices(result: SearchResult, rule: MlpRule | None) -> list[MlpChoice]:
     return choices
 
 
-def _mlp_cost(table: LatencyTable, layer: int, choice: MlpChoice) -> Cost:
-    return table.price_layer(layer, LayerArchitecture(heads=(), mlp=choice))
+def _describe(architecture: Architecture) -> str:
+    """Name an architecture whose heads are all of one kind, in a few words."""
+    kinds = sorted({str(kind) for layer in architecture.layers for kind in layer.kinds})
+    words = [f"{' and '.join(kinds)} in every head"]
+    forms = {form for layer in architecture.layers for form in _forms(layer)}
+    if forms != {MlpForm.ACTIVATED}:
+        words.append("GeLU by its threshold")
+    norms = [
+        f"{index}.{name}"
+        for index, layer in enumerate(architecture.layers)
+        for name in ("norm1", "norm2")
+        if getattr(layer.form, name) is NormForm.LAYER
+    ]
+    if len(norms) < 2 * len(architecture.layers):
+        words.append(f"layer norms {', '.join(norms)}" if norms else "no layer norm")
+        activations = {layer.form.activation for layer in architecture.layers}
+        words.append("/".join(sorted(own.value for own in activations if own is not None)))
+        words.append(f"{architecture.layers[-1].form.tokens} tokens")
+    return " with ".join((words[0], ", ".join(words[1:]))) if words[1:] else words[0]
 
 
-def _name_cheapest(result: SearchResult, forms: Sequence[MlpChoice]) -> str:
-    name = f"{result.search.replacement.value} in every head"
-    activated = all(form is MlpForm.ACTIVATED for form in forms)
-    return name if activated else f"{name} with GeLU by its threshold"
-
-
-def _knapsack(
-    *,
-    values: Sequence[Sequence[float]],
-    seconds: Sequence[Sequence[float]],
-    budget_s: float,
-    refuse: Callable[[float], UserError],
-) -> tuple[int, ...]:
-    """Return one option of every class, with the largest value whose seconds fit.
-
-    Seconds are whole nanoseconds, rounded up, so that what fits truly fits and
-    sums that are equal compare so.
-
-    >>> _knapsack(values=[[0, 2, 3], [0, 2, 3]], seconds=[[0, 1, 4], [0, 1, 4]],
-    ...           budget_s=5, refuse=lambda least_s: UserError(""))
-    (2, 1)
-    """
-    costs = [[math.ceil(round(s * 1e9, 3)) for s in options] for options in seconds]
-    least = sum(min(options) for options in costs)
-    budget = math.floor(round(budget_s * 1e9, 3))
-    if least > budget:
-        raise refuse(least / 1e9)
-    spare = least
-    front: list[tuple[int, float, tuple[int, ...]]] = [(0, 0.0, ())]
-    for options, worth in zip(costs, values, strict=True):
-        spare -= min(options)  # what the classes to come take at least
-        grown = [
-            (cost + options[pick], value + worth[pick], (*picks, pick))
-            for cost, value, picks in front
-            for pick in range(len(options))
-            if cost + options[pick] + spare <= budget
-        ]
-        # cheapest first, and of equal cost the most valuable, then the earliest picks
-        grown.sort(key=lambda state: (state[0], -state[1], tuple(-pick for pick in state[2])))
-        front = []
-        for state in grown:
-            if not front or state[1] > front[-1][1] + 1e-12:
-                front.append(state)
-    return front[-1][2]
+def _forms(layer: LayerArchitecture) -> set[MlpForm]:
+    return set(layer.mlp) if isinstance(layer.mlp, tuple) else {layer.mlp}

@@ -1,4 +1,4 @@
-"""The search: weights, alpha and beta learnt together, in one level."""
+"""The search: weights and the shares of choices learnt together, in one level."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,21 +9,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mpcvit.artifacts.architecture import LayerMixture, Mixture
+from mpcvit.artifacts.choices import Choice, Mixture
 from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import SEARCH_FILE, Environment, Provenance, content_digest
+from mpcvit.artifacts.resolve import fewer_tokens, mixture_of
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.codec import encode
 from mpcvit.data import Batch, Dataset
+from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.model.start import start_from
 from mpcvit.model.vit import ViT, init_parameters
-from mpcvit.search.objective import Prices, expected_seconds
+from mpcvit.search.objective import (
+    FormPrices,
+    NetworkShares,
+    Prices,
+    expected_seconds,
+    network_seconds,
+)
 from mpcvit.train.devices import DTYPES
 from mpcvit.train.evaluate import Evaluation
 from mpcvit.train.loop import Observer, fit
 from mpcvit.train.losses import cross_entropy, in_top
 from mpcvit.train.statistics import Statistics, layer_share, learn, measure
 from mpcvit.train.step import Outcome
+from mpcvit.train.supervised import identity_of
+
+_SHARES = ("alpha", "beta", "layer_share", "token_shares")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,37 +44,39 @@ class Search:
 
         loss = CE + lambda seconds(alpha) + eta seconds(beta)
 
-    alpha and beta begin at 1 and are brought back into [0, 1] after each step.
+    If norms, activations or tokens are chosen too, it is CE + lambda seconds(all choices).
+    Shares begin at 1 and are brought back into [0, 1] after each step.
     """
 
     config: Config
     latency: LatencyTable
     data_fingerprint: str
+    classes: tuple[str, ...] = ()
+    start: Checkpoint | None = None
 
     @property
     def mixture(self) -> Mixture:
-        search = self.config.search
-        layer = LayerMixture(
-            kept=search.kept,
-            replacement=search.replacement,
-            granularity=search.granularity,
-            activation=search.activation,
-        )
-        return Mixture(layers=(layer,) * self.config.model.depth)
+        return mixture_of(self.config.model, self.config.search)
 
     @property
     def model(self) -> ViT:
-        return ViT(self.config.model, self.mixture, dtype=DTYPES[self.config.train.precision])
+        train = self.config.train
+        dtype = DTYPES[train.precision]
+        return ViT(self.config.model, self.mixture, dtype=dtype, remat=train.remat)
 
     def identity(self) -> dict[str, Any]:
         return {
             "search": encode(self.config.search),
             "latency": content_digest(encode(self.latency)),
             "data_fingerprint": self.data_fingerprint,
+            **identity_of(self.start),
         }
 
     def init(self, seed: int) -> Any:
-        return init_parameters(self.config.model, self.mixture, seed)
+        fresh = init_parameters(self.config.model, self.mixture, seed)
+        if self.start is None:
+            return fresh
+        return start_from(self.start, fresh, self.config.model, self.classes).parameters
 
     def frozen(self) -> Any:
         return {}
@@ -87,7 +101,10 @@ class Search:
 
     def penalty(self, parameters: Any) -> tuple[jax.Array, jax.Array]:
         """Return the latency term of the loss, and the seconds that it weighs."""
-        search, prices = self.config.search, Prices.of(self.config.search, self.latency)
+        search = self.config.search
+        if not search.is_the_papers:
+            return self._penalty_of_all(parameters)
+        prices = Prices.of(search, self.latency)
         seconds = expected_seconds(self._alpha(parameters), prices.attention, search.cost)
         penalty = search.latency_weight * seconds
         if beta := self._beta(parameters):
@@ -96,9 +113,20 @@ class Search:
             seconds += activation_s
         return penalty, seconds
 
+    def _penalty_of_all(self, parameters: Any) -> tuple[jax.Array, jax.Array]:
+        """Return lambda times the seconds of all choices, and these seconds."""
+        model, search = self.config.model, self.config.search
+        counts = (model.tokens, *fewer_tokens(model, search))
+        prices = [
+            [FormPrices.of(model, search, self.latency, layer, count) for count in counts]
+            for layer in range(model.depth)
+        ]
+        seconds = network_seconds(self._shares(parameters), prices, search.cost)
+        return search.latency_weight * seconds, seconds
+
     def project(self, parameters: Any) -> Any:
         return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: jnp.clip(leaf, 0, 1) if path[-1].key in ("alpha", "beta") else leaf,
+            lambda path, leaf: jnp.clip(leaf, 0, 1) if path[-1].key in _SHARES else leaf,
             parameters,
         )
 
@@ -106,7 +134,7 @@ class Search:
         return self.model.apply({"params": parameters}, images)[0]
 
     def epoch_values(self, parameters: Any) -> dict[str, Any]:
-        choices = {"alpha": self._alpha(parameters), "beta": self._beta(parameters)}
+        choices = vars(self._shares(parameters))
         return {name: [_plain(a) for a in arrays] for name, arrays in choices.items() if arrays}
 
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
@@ -114,17 +142,31 @@ class Search:
         SearchResult(
             model=self.config.model,
             search=self.config.search,
-            alpha=notes["alpha"],
-            beta=notes.get("beta", ()),
+            **{"beta": (), **notes},
             latency=self.latency,
             provenance=Provenance(
                 origin="searched",
                 environment=Environment.current(),
                 config=encode(self.config),
                 data_fingerprint=self.data_fingerprint,
+                started_from="" if self.start is None else self.start.parameter_digest,
                 metrics=evaluation.as_metrics(),
             ),
         ).save(folder / SEARCH_FILE)
+
+    def _shares(self, parameters: Any) -> NetworkShares:
+        blocks, choices = self._blocks(parameters), self.config.search.choices
+        norms, tokens = [], []
+        if Choice.NORM in choices:
+            pairs = [
+                [block[name]["layer_share"] for name in ("norm1", "norm2")] for block in blocks
+            ]
+            norms = [jnp.stack(own) for own in (*pairs, [parameters["norm"]["layer_share"]])]
+        if Choice.TOKENS in choices:
+            tokens = [block["token_shares"] for block in blocks]
+        return NetworkShares(
+            alpha=self._alpha(parameters), beta=self._beta(parameters), norms=norms, tokens=tokens
+        )
 
     def _alpha(self, parameters: Any) -> list[jax.Array]:
         return [block["attention"]["alpha"] for block in self._blocks(parameters)]
@@ -144,13 +186,23 @@ def search(
     folder: Path,
     *,
     latency: LatencyTable,
+    start: Checkpoint | None = None,
     resume: bool = False,
     observers: Sequence[Observer] = (),
 ) -> SearchResult:
     """Search for `search.epochs`, or resume, and give what was found."""
+    config.require_searchable()
     latency.require_shape(config.model, "the latency file")
+    if not config.search.is_the_papers:
+        latency.require_choices("the latency file")
     config = replace(config, train=replace(config.train, epochs=config.search.epochs))
-    task = Search(config=config, latency=latency, data_fingerprint=dataset.fingerprint)
+    task = Search(
+        config=config,
+        latency=latency,
+        data_fingerprint=dataset.fingerprint,
+        classes=dataset.classes,
+        start=start,
+    )
     fit(task, config, dataset, folder, resume=resume, observers=observers)
     return SearchResult.load(folder)
 

@@ -156,6 +156,7 @@ def retrain(
     *,
     architecture: Architecture,
     teacher: Checkpoint,
+    start: Checkpoint | None = None,
     resume: bool = False,
     observers: Sequence[Observer] = (),
 ) -> Checkpoint:
@@ -168,6 +169,7 @@ def retrain(
         classes=dataset.classes,
         data_fingerprint=dataset.fingerprint,
         origin="retrained with distillation",
+        start=start,
         teacher=teacher,
         precomputed=_precompute_if_fixed(config, dataset.train, teacher),
     )
@@ -191,6 +193,7 @@ def refuse_teacher(config: Config, classes: tuple[str, ...], teacher: Checkpoint
         ("images of {} pixels", ours.image_size, theirs.image_size),
         ("images of {} channels", ours.channels, theirs.channels),
         ("patches of {} pixels", ours.patch_size, theirs.patch_size),
+        ("{} extra tokens", ours.extra_tokens, theirs.extra_tokens),
     ):
         if own != other:
             raise UserError(

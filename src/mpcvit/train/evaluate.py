@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from mpcvit.artifacts.config import DataConfig
 from mpcvit.data import Split, eval_batches
+from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.model.vit import ViT
 from mpcvit.train.devices import Devices
 from mpcvit.train.losses import cross_entropy, in_top
 
@@ -74,6 +76,19 @@ class Evaluator:
                 sums.block_until_ready()
                 progress(min((index + 1) * self._batch_size, len(split)), len(split))
         return Evaluation.of(sums, time.perf_counter() - started)
+
+
+def evaluate_checkpoint(
+    checkpoint: Checkpoint, split: Split, batch_size: int, progress: Progress | None = None
+) -> Evaluation:
+    """Return the accuracy of a trained network on a split."""
+    vit = ViT(checkpoint.model, checkpoint.architecture)
+    evaluator = Evaluator(
+        lambda parameters, images: vit.apply({"params": parameters}, images)[0],
+        Devices(),
+        batch_size,
+    )
+    return evaluator(checkpoint.parameters, split, checkpoint.data, progress)
 
 
 def sums_of(logits: jax.Array, labels: jax.Array, counted: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpcvit.artifacts.provenance import LOG_FILE, TENSORBOARD_FOLDER
-from mpcvit.errors import UserError
+from mpcvit.errors import UserError, needs_extra
 from mpcvit.storage import write_text
 
 
@@ -30,7 +30,8 @@ class RunLog:
     """Appends epochs; on resume, forgets those after the saved step."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
-        from tensorboardX import SummaryWriter  # slow to import
+        with needs_extra("train", "the log of a training"):
+            from tensorboardX import SummaryWriter  # slow to import
 
         rows = [row for row in read_log(folder) if row["step"] <= step]
         write_text(folder / LOG_FILE, "".join(json.dumps(row) + "\n" for row in rows))

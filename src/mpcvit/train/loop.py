@@ -8,7 +8,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import STATE_FILE, clear_run
 from mpcvit.data import Batch, Dataset, TrainBatches
 from mpcvit.errors import UserError
-from mpcvit.storage import require_room
+from mpcvit.storage import holding, require_room
 from mpcvit.train.devices import Devices
 from mpcvit.train.evaluate import Evaluator
 from mpcvit.train.log import RunLog
@@ -89,12 +89,14 @@ def fit(
         classes=config.model.classes,
         shard=(config.distributed.process, config.distributed.processes),
     )
-    run = _Run(task, config, dataset, folder, devices, batches, observers)
-    run.prepare(resume=resume)
-    with _stop_requests() as stop_requested:
-        run.go(stop_requested)
-    devices.wait_for_writer()
-    return run.state
+    # one process writes for all hosts
+    with holding(folder) if devices.is_writer else nullcontext():
+        run = _Run(task, config, dataset, folder, devices, batches, observers)
+        run.prepare(resume=resume)
+        with _stop_requests() as stop_requested:
+            run.go(stop_requested)
+        devices.wait_for_writer()
+        return run.state
 
 
 class _Run:

@@ -64,7 +64,7 @@ def load_state(path: Path, like: State, identity: dict[str, Any]) -> State:
 def identify(config: Config, task_identity: dict[str, Any]) -> dict[str, Any]:
     """Return what decides the result of a run: settings, and the identity of its task.
 
-    Paths, workers and how often a run is saved are left out. The data's fingerprint
+    Paths, workers, memory and how often a run is saved are left out. The data's fingerprint
     stands for the images. A task that searches or distils has these settings in its
     identity.
     """
@@ -73,6 +73,7 @@ def identify(config: Config, task_identity: dict[str, Any]) -> dict[str, Any]:
         *(("data", "path"), ("data", "source"), ("data", "train_images"), ("data", "workers")),
         ("data", "validation_images"),
         *(("train", "eval_batch_size"), ("train", "checkpoint_every_minutes")),
+        ("train", "remat"),
     ):
         del plain[section][key]
     del plain["distributed"], plain["name"], plain["search"], plain["distill"]

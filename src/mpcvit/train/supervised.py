@@ -1,4 +1,4 @@
-"""Plain training: an architecture from scratch, on labels alone."""
+"""Plain training: an architecture on labels alone, from scratch or from a checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from mpcvit.artifacts.provenance import MODEL_FILE, Environment, Provenance
 from mpcvit.codec import encode
 from mpcvit.data import Batch, Dataset
 from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.model.start import start_from
 from mpcvit.model.vit import ViT, init_parameters
 from mpcvit.train.devices import DTYPES
 from mpcvit.train.evaluate import Evaluation
@@ -32,10 +33,13 @@ class Supervised:
     classes: tuple[str, ...]
     data_fingerprint: str
     origin: str = "trained"
+    start: Checkpoint | None = None
 
     @property
     def model(self) -> ViT:
-        return ViT(self.config.model, self.architecture, dtype=DTYPES[self.config.train.precision])
+        train = self.config.train
+        dtype = DTYPES[train.precision]
+        return ViT(self.config.model, self.architecture, dtype=dtype, remat=train.remat)
 
     @property
     def teacher_digest(self) -> str:
@@ -46,10 +50,14 @@ class Supervised:
         return {
             "architecture": self.architecture.digest(),
             "data_fingerprint": self.data_fingerprint,
+            **identity_of(self.start),
         }
 
     def init(self, seed: int) -> Any:
-        return init_parameters(self.config.model, self.architecture, seed)
+        fresh = init_parameters(self.config.model, self.architecture, seed)
+        if self.start is None:
+            return fresh
+        return start_from(self.start, fresh, self.config.model, self.classes).parameters
 
     def frozen(self) -> Any:
         return {}
@@ -87,10 +95,16 @@ class Supervised:
                 environment=Environment.current(),
                 config=encode(self.config),
                 data_fingerprint=self.data_fingerprint,
+                started_from="" if self.start is None else self.start.parameter_digest,
                 teacher=self.teacher_digest,
                 metrics=evaluation.as_metrics(),
             ),
         ).save(folder / MODEL_FILE)
+
+
+def identity_of(start: Checkpoint | None) -> dict[str, str]:
+    """Return what a start adds to the identity of a run: nothing, or a digest."""
+    return {} if start is None else {"start": start.parameter_digest}
 
 
 def train(
@@ -99,10 +113,11 @@ def train(
     folder: Path,
     *,
     architecture: Architecture | None = None,
+    start: Checkpoint | None = None,
     resume: bool = False,
     observers: Sequence[Observer] = (),
 ) -> Checkpoint:
-    """Train from scratch, or resume, and return the final checkpoint."""
+    """Train from scratch or from a checkpoint, or resume, and return the final checkpoint."""
     model = config.model
     task = Supervised(
         config=config,
@@ -110,6 +125,7 @@ def train(
         or Architecture.uniform(model.attention, depth=model.depth, heads=model.heads),
         classes=dataset.classes,
         data_fingerprint=dataset.fingerprint,
+        start=start,
     )
     fit(task, config, dataset, folder, resume=resume, observers=observers)
     return Checkpoint.load(folder / MODEL_FILE)

@@ -8,12 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcvit.artifacts.architecture import (
-    ActivationGranularity,
-    Architecture,
-    Granularity,
-    MlpForm,
-)
+from mpcvit.artifacts.architecture import Architecture, MlpForm
+from mpcvit.artifacts.choices import ActivationGranularity, Granularity
 from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
@@ -168,7 +164,7 @@ def test_result_round_trip_and_damage(tmp_path):
     assert SearchResult.load(path) == SearchResult.load(tmp_path) == result
     text = path.read_text()
     for found, broken, message in (
-        ("mpcvit-search/1", "mpcvit-search/9", "is not a search"),
+        ("mpcvit-search/2", "mpcvit-search/9", "is not a search"),
         ("0.9", "1.9", r"'alpha' must lie in \[0, 1\]"),
         ('"alpha"', '"alfa"', "unknown key 'alfa'"),
         ('"depth": 3', '"depth": 4', "was made for 3 layers"),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mpcvit.artifacts.architecture import MlpForm
-from mpcvit.artifacts.config import CostForm, load_config
+from mpcvit.artifacts.choices import CostForm
+from mpcvit.artifacts.config import load_config
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch
 from mpcvit.kinds import table

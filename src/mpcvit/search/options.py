@@ -1,0 +1,174 @@
+"""Options: every way to make a layer of what a search may choose, with its price and value."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, product
+from typing import NamedTuple
+
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpChoice
+from mpcvit.artifacts.choices import Choice
+from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
+from mpcvit.artifacts.latency import Cost
+from mpcvit.artifacts.resolve import fewer_tokens, forms_of
+from mpcvit.artifacts.search import SearchResult
+from mpcvit.kinds.table import Kind
+from mpcvit.search.budget import Option
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Unit:
+    """What one alpha stands for; a place is 0 where all share the choice."""
+
+    layer: int
+    head: int
+    row: int
+
+    def __str__(self) -> str:
+        return f"layer {self.layer} head {self.head} row {self.row}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerOption:
+    """A layer with every choice made, and the heads that keep the expensive kind."""
+
+    index: int
+    kept: tuple[Unit, ...]
+    architecture: LayerArchitecture
+    option: Option
+
+
+class HeadOption(NamedTuple):
+    norm: NormForm
+    value: float
+
+
+def layer_options(
+    result: SearchResult, mlp_choices: Sequence[MlpChoice]
+) -> list[list[LayerOption]]:
+    """Return every way to make each layer; what is not searched is as the model says."""
+    alpha, search = units_of(result), result.search
+    uniform = Architecture.uniform(search.kept, depth=result.model.depth, heads=result.model.heads)
+    layers = []
+    for index, own in enumerate(forms_of(result.model, uniform)):
+        units = ranked(of_layer(alpha, index))
+        values = list(accumulate((alpha[unit] for unit in units), initial=0.0))
+        forms = [
+            (FormChoice(norm1=norm1, norm2=norm2, activation=activation, tokens=tokens), value)
+            for (tokens, worth), (norm1, first), (norm2, second), (activation, beta) in product(
+                _token_options(result, index, own.tokens),
+                norm_options(result, (index, 0)),
+                norm_options(result, (index, 1)),
+                _activation_options(result, index),
+            )
+            for value in (worth + first + second + beta,)
+        ]
+        layers.append(
+            [
+                _layer_option(
+                    result,
+                    index,
+                    tuple(units[:count]),
+                    mlp_choices[index],
+                    form,
+                    values[count] + value,
+                )
+                for form, value in forms
+                for count in range(len(units) + 1)
+            ]
+        )
+    return layers
+
+
+def _layer_option(
+    result: SearchResult,
+    index: int,
+    kept: tuple[Unit, ...],
+    mlp: MlpChoice,
+    form: FormChoice,
+    value: float,
+) -> LayerOption:
+    table = result.latency
+    layer = LayerArchitecture(heads=heads_of(result, index, frozenset(kept)), mlp=mlp, form=form)
+    norms = table.layer_costs(index, form.tokens).norms
+    is_normed = NormForm.LAYER in (form.norm1, form.norm2)
+    beside = Cost()
+    if norms is not None:
+        beside = norms.gain if is_normed else beside
+        beside += norms.head if index == result.model.depth - 1 else Cost()
+    return LayerOption(
+        index=index,
+        kept=kept,
+        architecture=layer,
+        option=Option(
+            seconds=table.seconds(table.price_layer(index, layer)),
+            value=value,
+            tokens=form.tokens or 0,
+            if_normed_s=table.seconds(beside),
+            is_normed=is_normed,
+            bounds=form.norm2 is NormForm.LAYER,
+        ),
+    )
+
+
+def norm_options(
+    result: SearchResult, place: tuple[int, int] | None
+) -> list[tuple[NormForm, float]]:
+    """Return the forms of a norm with their values; no place is the norm before the head."""
+    if not result.norms:
+        return [(result.model.norm, 0.0)]
+    share = result.norms[-1][0] if place is None else result.norms[place[0]][place[1]]
+    return [(NormForm.BATCH, 0.0), (NormForm.LAYER, share)]
+
+
+def _activation_options(result: SearchResult, layer: int) -> list[tuple[Activation, float]]:
+    activation = result.model.activation
+    if Choice.ACTIVATION not in result.search.choices:
+        return [(activation, 0.0)]
+    return [(Activation.QUADRATIC, 0.0), (activation, result.beta[layer][0])]
+
+
+def _token_options(result: SearchResult, layer: int, tokens: int) -> list[tuple[int, float]]:
+    """Return counts of tokens; each is worth the shares of all smaller counts."""
+    if not result.tokens:
+        return [(tokens, 0.0)]
+    smaller = fewer_tokens(result.model, result.search)
+    worth = accumulate(reversed(result.tokens[layer]), initial=0.0)
+    return list(zip((*reversed(smaller), tokens), worth, strict=True))
+
+
+def architecture_of(
+    options: Sequence[Sequence[LayerOption]], head: Sequence[HeadOption], picks: Sequence[int]
+) -> Architecture:
+    chosen = (layer[pick] for layer, pick in zip(options, picks, strict=False))
+    return Architecture(layers=tuple(own.architecture for own in chosen), norm=head[picks[-1]].norm)
+
+
+def units_of(result: SearchResult) -> dict[Unit, float]:
+    return {
+        Unit(layer=layer, head=head, row=row): value
+        for layer, heads in enumerate(result.alpha)
+        for head, rows in enumerate(heads)
+        for row, value in enumerate(rows)
+    }
+
+
+def of_layer(alpha: dict[Unit, float], layer: int) -> dict[Unit, float]:
+    return {unit: value for unit, value in alpha.items() if unit.layer == layer}
+
+
+def ranked(alpha: dict[Unit, float]) -> list[Unit]:
+    return sorted(alpha, key=lambda unit: (-alpha[unit], unit))
+
+
+def heads_of(
+    result: SearchResult, layer: int, kept: frozenset[Unit]
+) -> tuple[Kind | tuple[Kind, ...], ...]:
+    def kind(head: int, row: int) -> Kind:
+        unit = Unit(layer=layer, head=head, row=row)
+        return result.search.kept if unit in kept else result.search.replacement
+
+    heads = []
+    for head, rows in enumerate(result.alpha[layer]):
+        kinds = tuple(kind(head, row) for row in range(len(rows)))
+        heads.append(kinds[0] if len(set(kinds)) == 1 else kinds)
+    return tuple(heads) if len(heads) == result.model.heads else (heads[0],) * result.model.heads
