@@ -1,4 +1,4 @@
-"""A showcase's networks classify its images privately, each as it was trained and lowered."""
+"""A showcase's networks classify its images privately, one image after the other."""
 
 import shutil
 from collections.abc import Sequence
@@ -9,42 +9,48 @@ from typing import Any
 import numpy as np
 
 from mpcvit import __version__
-from mpcvit.artifacts.profile import Profile, load_profile
-from mpcvit.artifacts.protocols import Dealer
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.provenance import write_rows
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.codec import encode
-from mpcvit.demo.showcase import Sample, Showcase, ShownNetwork, model_in
+from mpcvit.demo.showcase import Column, Sample, Showcase, model_in
 from mpcvit.errors import UserError
 from mpcvit.experiments.store import Status
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.pipeline.measure import Display, Measurement, digest_of, judge, measure_once
+from mpcvit.report.story import SECONDS
 from mpcvit.secure.run import run, with_engine_of
 
 RESULTS_FILE = "demo.csv"
 PREDICTIONS_FILE = "predictions.csv"
-FORMS = ("plain", "lowered")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A network in one form: its predictions, and their cost."""
+    """A column: its predictions for the first images, and their cost."""
 
-    network: str
+    title: str
     predictions: tuple[str, ...]
     record: RunRecord
     row: dict[str, Any]
     reused: bool
 
     @property
-    def title(self) -> str:
-        return f"{self.network}, {self.record.form}"
+    def image_s(self) -> float:
+        """Seconds of an image, to the digit that the tables have."""
+        return self.row["measured_s"] or round(self.record.times.per_image_s, 3)
+
+    def answer(self, place: int) -> tuple[str, float] | None:
+        """Return what it says of an image and in how many seconds, or None if it was left out."""
+        if place >= len(self.predictions):
+            return None
+        return self.predictions[place], self.record.times.images[place][1]
 
 
 def show(
     showcase: Showcase, source: Path, out: Path, samples: Sequence[Sample], display: Display
 ) -> list[Shown]:
-    """Run every network in every form over the images at a time, unless that is stored.
+    """Run every column over the images, one by one, unless that is stored.
 
     `out` becomes a folder of runs: a copy of the showcase, with a record beside
     each network, and the rows of the results.
@@ -54,30 +60,26 @@ def show(
     except OSError as error:
         raise UserError(f"cannot write into {out}: {error.strerror or error}") from error
     found: list[Shown] = []
-    for network in showcase.networks:
-        for form in FORMS:
-            display.begin(f"{network.name}, {form}")
-            found.append(_run(network, form, showcase, out, samples, display))
-            display.end()
-            write_rows(out / RESULTS_FILE, [one.row for one in found])
-            write_rows(out / PREDICTIONS_FILE, _predictions(samples, found))
+    for column in showcase.columns:
+        display.begin(column.title)
+        found.append(_run(column, showcase, out, samples[: column.images], display))
+        display.end()
+        write_rows(out / RESULTS_FILE, [one.row for one in found])
+        write_rows(out / PREDICTIONS_FILE, _predictions(samples, found))
     return found
 
 
 def _run(
-    network: ShownNetwork,
-    form: str,
-    showcase: Showcase,
-    folder: Path,
-    samples: Sequence[Sample],
-    display: Display,
+    column: Column, showcase: Showcase, folder: Path, samples: Sequence[Sample], display: Display
 ) -> Shown:
+    network = next(one for one in showcase.networks if one.name == column.network)
+    form = column.form
     model = model_in(folder, network.name, form)
     profile = with_engine_of(model, load_profile(showcase.profile))
     pictures = [folder / sample.file for sample in samples]
 
     def make() -> Measurement:
-        result = run(model, pictures, profile, batch_size=len(pictures), progress=display.count)
+        result = run(model, pictures, profile, progress=display.count, insecure=True)
         checkpoint = Checkpoint.load(model_in(folder, network.name, "plain"))
         truths = np.array([result.classes.index(sample.truth) for sample in samples])
         return judge(
@@ -94,7 +96,7 @@ def _run(
     assert outcome.value is not None
     known = {"network": network.name, "config": network.config, "seed": network.seed}
     return Shown(
-        network=network.name,
+        title=column.title,
         predictions=outcome.value.predictions,
         record=outcome.value.record,
         row={**known, **outcome.value.row},
@@ -102,23 +104,13 @@ def _run(
     )
 
 
-def _predictions(samples: Sequence[Sample], found: Sequence[Shown]) -> list[dict[str, str]]:
-    return [
-        {
-            "image": sample.file,
-            "truth": sample.truth,
-            **{one.title: one.predictions[place] for one in found},
-        }
-        for place, sample in enumerate(samples)
-    ]
-
-
-def who_learnt(profile: Profile) -> dict[str, str]:
-    """Return what each process learnt and did not, and who must be trusted."""
-    learnt = {
-        "model's side": profile.warning or "how many images came; no pixel, no class",
-        "images' side": "the class of each image, and the network's shape; no logit, no weight",
-    }
-    if profile.dealer is Dealer.THIRD_PARTY:
-        learnt["dealer"] = "the sizes of the operations; no pixel, no weight, no result"
-    return {**learnt, "trusted": profile.trust}
+def _predictions(samples: Sequence[Sample], found: Sequence[Shown]) -> list[dict[str, Any]]:
+    rows = []
+    for place, sample in enumerate(samples):
+        row: dict[str, Any] = {"image": sample.file, "truth": sample.truth}
+        for one in found:
+            predicted, seconds = one.answer(place) or ("", None)
+            row[one.title] = predicted
+            row[one.title + SECONDS] = "" if seconds is None else round(seconds, 3)
+        rows.append(row)
+    return rows

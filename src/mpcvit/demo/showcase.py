@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpcvit.artifacts.provenance import MODEL_FILE, Environment
-from mpcvit.codec import load, register, save
+from mpcvit.codec import load, register, require, save
 from mpcvit.errors import UserError
 
 DESCRIPTION = "showcase.json"
@@ -34,6 +34,19 @@ class ShownNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Column:
+    """A network in one form, as the demo shows it."""
+
+    network: str
+    form: str  # "plain" or "lowered"
+    images: int | None = None  # how many it classifies at most; None: all
+
+    @property
+    def title(self) -> str:
+        return f"{self.network}, {self.form}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """A test image."""
 
@@ -42,18 +55,29 @@ class Sample:
     truth: str
 
 
-@register("mpcvit-showcase/1", "showcase")
+@register("mpcvit-showcase/2", "showcase")
 @dataclass(frozen=True, kw_only=True)
 class Showcase:
     """What is shown, and under which profile its programs were lowered."""
 
     profile: str
     networks: tuple[ShownNetwork, ...]
+    columns: tuple[Column, ...]  # speed-ups are relative to the first
     samples: tuple[Sample, ...]
     test_images: int  # that the accuracies are of
     data_fingerprint: str
     environment: Environment  # that lowered and evaluated
     digests: dict[str, str]  # SHA-256 of every file
+
+    def __post_init__(self) -> None:
+        require(bool(self.columns), "columns", "must name what is shown")
+        known = {network.name: network.top1 for network in self.networks}
+        for column in self.columns:
+            require(
+                column.form in known.get(column.network, {}),
+                "columns",
+                f"names {column.title}, which is not among the networks",
+            )
 
     def seal(self, folder: Path) -> None:
         """Describe a folder whose other files are in their places."""
@@ -65,7 +89,7 @@ class Showcase:
         try:
             showcase = load(cls, folder / DESCRIPTION)
         except UserError as error:
-            raise UserError(f"{error}; tools/make_showcase.py makes a showcase") from error
+            raise UserError(f"{error}; a showcase is a folder with showcase.json") from error
         if showcase.digests != dict(_digests(folder)):
             raise UserError(f"{folder} is damaged: its files are not those of {DESCRIPTION}")
         return showcase

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import LOG_FILE, MODEL_FILE, SEARCH_FILE, Provenance
 from mpcvit.artifacts.record import FORMAT as RECORD_FORMAT
@@ -75,6 +76,7 @@ class TrainedNetwork:
     """A trained network without its weights."""
 
     row: NetworkRow
+    model: ModelConfig
     architecture: Architecture
     provenance: Provenance
 
@@ -209,6 +211,7 @@ def _read(file: Path, latency: LatencyTable | None) -> Any:
         checkpoint = Checkpoint.load(file)
         return TrainedNetwork(
             row=NetworkRow.of(str(file), checkpoint, latency),
+            model=checkpoint.model,
             architecture=checkpoint.architecture,
             provenance=checkpoint.provenance,
         )

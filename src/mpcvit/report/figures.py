@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from mpcvit.errors import needs_extra
 from mpcvit.report.charts.chart import BarChart, Chart, GridChart, Panel, XYChart
 from mpcvit.storage import replacing
 
 FORMATS = ("png", "svg")
+_ENTRY = 1.8  # inches of a legend's entry
 # Okabe and Ito's colours, which most kinds of sight tell apart.
 _COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
     *("#E69F00", "#56B4E9", "#882255", "#666666"),
 )
+# What tells series apart without colour: markers, dashes and hatches.
 _MARKERS = "osD^v"
+_DASHES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 3)))
+_HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 # Offsets in points and alignments of a label: right, left, above, below.
 _SIDES = (
@@ -57,7 +62,7 @@ def to_svg(chart: Chart) -> str:
     """Return a chart as an SVG element, in which every value has a tooltip."""
     content = io.StringIO()
     with _settings(chart.id):
-        figure = draw([chart])
+        figure = draw([chart], titled=False)
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(content.getvalue())
     for metadata in root.findall(f"{{{_SVG}}}metadata"):
@@ -77,6 +82,9 @@ def to_svg(chart: Chart) -> str:
                 title = ElementTree.Element(f"{{{_SVG}}}title")
                 title.text = text
                 target.insert(0, title)
+    # its own size, a little larger: a small drawing is not blown up to the page's width
+    room = f"{1.4 * float(root.attrib['width'].removesuffix('pt')):.0f}pt"
+    root.set("style", f"max-width: min({room}, 52rem); min-width: min({room}, 34rem)")
     root.set("role", "img")
     root.set("aria-label", chart.title)
     ElementTree.register_namespace("", _SVG)
@@ -85,8 +93,8 @@ def to_svg(chart: Chart) -> str:
     return text.replace("#000000", "currentColor")
 
 
-def draw(charts: Sequence[Chart]) -> Any:
-    """Return a matplotlib figure with a panel for each chart.
+def draw(charts: Sequence[Chart], *, titled: bool = True) -> Any:
+    """Return a matplotlib figure with a panel for each chart, and its title in it.
 
     `figure.tips` holds the words for each value, by the name of what draws it.
     """
@@ -105,6 +113,9 @@ def draw(charts: Sequence[Chart]) -> Any:
     for panel, chart in zip(panels, charts, strict=False):
         drawers: dict[type, Any] = {XYChart: _plane, BarChart: _bars, GridChart: _grids}
         drawers[type(chart)](panel, chart, figure.tips)
+        if titled:
+            write = panel.suptitle if isinstance(chart, GridChart) else panel.axes[0].set_title
+            write(chart.title)
     labelled = [chart for chart in charts if isinstance(chart, XYChart) and chart.labelled]
     if labelled:
         figure.draw_without_rendering()  # places the axes
@@ -117,7 +128,8 @@ def draw(charts: Sequence[Chart]) -> Any:
 @contextmanager
 def _settings(salt: str) -> Iterator[None]:
     """Keep text as text, to be searched and edited; and let equal charts give equal files."""
-    import matplotlib
+    with needs_extra("report", "drawing a figure"):
+        import matplotlib
 
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
         yield
@@ -132,7 +144,9 @@ def _height(chart: Chart) -> float:
             return 1.4 + 0.15 * len(chart.categories) * (bars + 0.6)
         case GridChart():
             lines = -(-len(chart.panels) // _columns(chart))
-            return lines * (0.3 * max(len(panel.cells) for panel in chart.panels) + 0.9) + 0.5
+            legend = 0.2 * -(-len(chart.kinds) // max(1, int(_width(chart) / _ENTRY)))
+            tallest = max(len(panel.cells) for panel in chart.panels)
+            return lines * (0.3 * tallest + 1.0) + 0.4 + legend
 
 
 def _width(chart: Chart) -> float:
@@ -155,7 +169,7 @@ def _plane(panel: Any, chart: XYChart, tips: dict[str, list[str]]) -> None:
         axes.plot(
             [point.x for point in series.points],
             [point.y for point in series.points],
-            linestyle="--" if series.dashed else "-",
+            linestyle=_DASHES[max(series.hue, 0) % len(_DASHES)] if series.dashed else "-",
             linewidth=6 if series.hue < 0 else 1.3,
             alpha=0.3 if series.hue < 0 else 1,
             marker=marker if series.marked else "",
@@ -178,13 +192,31 @@ def _plane(panel: Any, chart: XYChart, tips: dict[str, list[str]]) -> None:
         axes.set_ylim(*chart.y_range)
     if chart.whole_x:
         axes.locator_params(axis="x", integer=True)
-    axes.set(xlabel=chart.x_label, ylabel=chart.y_label, title=chart.title)
+    if chart.labelled:
+        axes.margins(x=0.1)  # room for the labels of the outermost points
+    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     axes.grid(alpha=0.3)
+    handles = _legend(axes, chart)
+    style = {"handles": handles, "fontsize": "small", "framealpha": 0}
     # inside where there are few, below where many would hide the chart
-    if len(chart.series) > 4:
-        panel.legend(loc="outside lower center", ncols=2, fontsize="small", framealpha=0)
-    elif chart.series:
-        axes.legend(fontsize="small", framealpha=0)
+    if len(handles) > 3:
+        columns = 2 if max(len(line.get_label()) for line in handles) < 40 else 1
+        panel.legend(loc="outside lower center", ncols=columns, **style)
+    elif handles:
+        axes.legend(**style)
+
+
+def _legend(axes: Any, chart: XYChart) -> list[Any]:
+    """Return a line for each series of ours; published ones share one, as labels name them."""
+    from matplotlib.lines import Line2D
+
+    lines = list(zip(axes.lines, chart.series, strict=True))
+    published = [line for line, series in lines if series.origin == "published"]
+    if not chart.labelled or len(published) < 2:
+        return [line for line, _ in lines]
+    shared = Line2D([], [], color="#666666", marker="o", markerfacecolor="none", linestyle="--")
+    shared.set_label("published by the paper")
+    return [*(line for line, series in lines if series.origin != "published"), shared]
 
 
 def _tell(chart: XYChart, series: str, point: Any) -> str:
@@ -239,7 +271,8 @@ def _bars(panel: Any, chart: BarChart, tips: dict[str, list[str]]) -> None:
             left=[before[index] for index, _ in known] if chart.stacked else None,
             height=0.85,
             color="none" if series.origin == "published" else _colour(series.hue),
-            edgecolor=_colour(series.hue),
+            edgecolor="white" if chart.stacked else _colour(series.hue),
+            hatch=_HATCHES[max(series.hue, 0) % len(_HATCHES)] if chart.stacked else "",
             linestyle="--" if series.origin == "published" else "-",
             label=series.name,
             xerr=_reach(series.values, series.intervals),
@@ -257,7 +290,7 @@ def _bars(panel: Any, chart: BarChart, tips: dict[str, list[str]]) -> None:
     axes.set_yticks(middles, chart.categories)
     axes.margins(x=0.1, y=0.02)
     axes.invert_yaxis()
-    axes.set(xlabel=chart.value_label, title=chart.title)
+    axes.set_xlabel(chart.value_label)
     if any(series.intervals for series in chart.series):  # differences are small beside zero
         lows = [low for series in chart.series for low, _ in series.intervals]
         axes.set_xlim(left=max(0.0, min(lows) - 5))
@@ -290,9 +323,9 @@ def _grids(panel: Any, chart: GridChart, tips: dict[str, list[str]]) -> None:
         from matplotlib.patches import Patch
 
         patches = [Patch(color=_colour(hue), label=kind) for kind, hue in chart.kinds.items()]
-        style = {"ncols": 4, "fontsize": "small", "framealpha": 0}
+        columns = min(4, max(1, int(_width(chart) / _ENTRY)))
+        style = {"ncols": columns, "fontsize": "small", "framealpha": 0}
         panel.legend(handles=patches, loc="outside lower center", **style)
-    panel.suptitle(chart.title)
 
 
 def _draw_picture(
@@ -314,7 +347,7 @@ def _draw_picture(
                 ink = "white" if shade > 0.55 else "black"
                 style = {"ha": "center", "va": "center", "color": ink, "fontsize": 7}
                 axes.text(column + 0.47, layer + 0.5, cell.text, **style)
-    names = [text.removeprefix("head ") for text in panel.columns]
+    names = [text.removeprefix("head ").replace(" ", "\n") for text in panel.columns]
     ticks = range(0, len(names), 1 if few else 8)
     axes.set_xticks([tick + 0.47 for tick in ticks], [names[tick] for tick in ticks], fontsize=7)
     layers = range(len(panel.cells))
@@ -323,6 +356,7 @@ def _draw_picture(
     axes.set(xlim=(0, len(names)), ylim=(len(panel.cells), 0), aspect=aspect)
     short = panel.name if len(panel.name) <= 32 else panel.name[:31] + "…"
     axes.set_title(short, fontsize=8)
+    axes.set_ylabel("layer", fontsize=7)
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)

@@ -1,5 +1,7 @@
-"""Progress on the terminal: a bar while something runs, a line per epoch."""
+"""Progress: a bar on the terminal, a plain line now and then in a file, a line per epoch."""
 
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,6 +11,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -22,8 +25,45 @@ from mpcvit.train.loop import EpochEvent, StepEvent
 console = Console(stderr=True)
 
 
+LINE_EVERY_S = 10.0
+
+
+class _Progress(Progress):
+    """Bars on a terminal; in a file a plain line every ten seconds."""
+
+    _over: threading.Event | None = None
+
+    def start(self) -> None:
+        super().start()
+        if self.disable and self._over is None:
+            self._over = threading.Event()
+            threading.Thread(target=self._write_lines, args=(self._over,), daemon=True).start()
+
+    def stop(self) -> None:
+        super().stop()
+        if self._over is not None:
+            self._over.set()
+            self._over = None
+
+    def _write_lines(self, over: threading.Event) -> None:
+        while not over.wait(LINE_EVERY_S):
+            tasks = self.tasks
+            # what is going on, or what was done last
+            shown = [task for task in tasks if not task.finished] or tasks[-1:]
+            if shown:
+                line = ", ".join(_describe(task) for task in shown)
+                console.print(line, highlight=False, soft_wrap=True)
+
+
+def _describe(task: Task) -> str:
+    """Return how far a task is, in words."""
+    done = f"{task.completed:g} of {task.total:g} after {task.elapsed or 0:.0f} s"
+    parts = (task.description.strip(), done, task.fields.get("state", ""))
+    return " ".join(part for part in parts if part)
+
+
 def _progress(*extra: ProgressColumn) -> Progress:
-    return Progress(
+    return _Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -35,6 +75,8 @@ def _progress(*extra: ProgressColumn) -> Progress:
         transient=True,
         # A log file wants lines, not a bar drawn again and again.
         disable=not console.is_terminal,
+        # Results appear above a bar on the same terminal, and reach a file as they are.
+        redirect_stdout=sys.stdout.isatty(),
     )
 
 

@@ -1,7 +1,7 @@
 """The report as one HTML page: charts as SVG, their rows in tables, style and script inside."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cache
@@ -9,7 +9,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from mpcvit.report import provenance
+from mpcvit.artifacts.learnt import who_learns
+from mpcvit.artifacts.record import RunRecord
+from mpcvit.errors import MissingExtraError
+from mpcvit.report import provenance, story
 from mpcvit.report.charts import (
     heads,
     layers,
@@ -18,12 +21,14 @@ from mpcvit.report.charts import (
     operations,
     precision,
     seconds,
+    times,
     trade_off,
 )
 from mpcvit.report.charts.chart import Chart, Row, slug
 from mpcvit.report.charts.trade_off import TradeOff
-from mpcvit.report.collect import Collected, collect
+from mpcvit.report.collect import Collected, Progress, TableKind, collect
 from mpcvit.report.figures import to_svg, write_figure
+from mpcvit.report.parties import draw_parties
 from mpcvit.storage import write_text
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -31,31 +36,65 @@ _ASSETS = Path(__file__).parent / "assets"
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Charts on one question."""
+    """Charts on one question, and a sentence that answers or explains it."""
 
     title: str
+    words: str
     charts: tuple[Chart, ...]
 
 
 def make_sections(collected: Collected, published: Sequence[TradeOff] = ()) -> list[Section]:
-    """Return every chart that can be made of what was collected."""
+    """Return every chart that can be made of what was collected, in the order of the story."""
     made = (
-        ("Accuracy and latency", trade_off.charts(collected, published)),
-        ("Architectures", heads.charts(collected)),
-        ("Plain against lowered", lowering.charts(collected)),
-        ("Layer by layer", layers.charts(collected)),
-        ("Operation by operation", operations.charts(collected)),
-        ("What networks and attention kinds cost", seconds.charts(collected)),
-        ("Precision", precision.charts(collected)),
-        ("Learning curves", learning.charts(collected)),
+        (
+            "Accuracy against seconds",
+            "Each network by what it gets right and what a private image takes.",
+            trade_off.charts(collected, published),
+        ),
+        (
+            "Where the seconds go",
+            "An exchange costs half a round trip, so a network with few of them is fast.",
+            [*times.charts(collected), *operations.charts(collected)],
+        ),
+        (
+            "What the search chose",
+            "Layer by layer: the letter in a square says what this place of the network computes.",
+            heads.charts(collected),
+        ),
+        (
+            "Learning curves",
+            "How accuracy and loss moved while the networks were trained.",
+            learning.charts(collected),
+        ),
+        (
+            "Plain against lowered",
+            "The same network as it was trained, and as `mpcvit lower` made it.",
+            lowering.charts(collected),
+        ),
+        ("Layer by layer", "What each layer of a network costs.", layers.charts(collected)),
+        (
+            "What networks and attention kinds cost",
+            "Benchmarks with random weights, beside the paper's numbers.",
+            seconds.charts(collected),
+        ),
+        ("Precision", "What fixed point loses.", precision.charts(collected)),
     )
-    return [Section(title=title, charts=_distinct(charts)) for title, charts in made if charts]
+    return [
+        Section(title=title, words=words, charts=_distinct(charts))
+        for title, words, charts in made
+        if charts
+    ]
 
 
 def write_page(
-    path: Path, collected: Collected, sections: Sequence[Section], *, title: str = "mpcvit report"
+    path: Path,
+    collected: Collected,
+    sections: Sequence[Section],
+    *,
+    title: str = "mpcvit report",
+    progress: Progress = lambda what, done, total: None,
 ) -> None:
-    write_text(path, render(collected, sections, title=title))
+    write_text(path, render(collected, sections, title=title, progress=progress))
 
 
 def draw_table(table: Path) -> Path | None:
@@ -68,25 +107,101 @@ def draw_table(table: Path) -> Path | None:
 
 
 def render(
-    collected: Collected, sections: Sequence[Section], *, title: str = "mpcvit report"
+    collected: Collected,
+    sections: Sequence[Section],
+    *,
+    title: str = "mpcvit report",
+    progress: Progress = lambda what, done, total: None,
 ) -> str:
     """Return the whole page; it asks for nothing beyond itself."""
-    others = provenance.other_tables(collected)
-    titles = [section.title for section in sections]
-    titles += ["Other measurements"] if others else []
-    titles.append("Environment and provenance")
+    charts = [chart for section in sections for chart in section.charts]
+    drawings = {}
+    for done, chart in enumerate(charts):
+        progress("drawing", done, len(charts))
+        drawings[chart.id] = _drawing(chart)
+    progress("drawing", len(charts), max(1, len(charts)))
+    parts = [
+        ("The pictures", _pictures(collected)),
+        ("Who learnt what", _parties(collected)),
+        *((section.title, _charts(section, drawings)) for section in sections),
+        ("Other measurements", _others(collected)),
+        ("Warnings", _warnings(collected)),
+        ("Where the numbers come from", _table(provenance.rows(collected), "environment")),
+    ]
+    shown = [(name, content) for name, content in parts if content]
     return Template(_asset("page.html")).substitute(
         title=_escape(title),
         style=_asset("page.css"),
         script=_asset("page.js"),
         made=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
         found=_escape(_count(collected)),
-        links="\n".join(f'<li><a href="#{slug(one)}">{_escape(one)}</a></li>' for one in titles),
-        notes=_notes(collected),
-        sections="\n".join(_section(section) for section in sections),
-        others=_other_section(others),
-        provenance=_table(provenance.rows(collected), "environment"),
+        opening=_opening(collected, title),
+        links="\n".join(
+            f'<li><a href="#{slug(name)}">{_escape(name)}</a></li>' for name, _ in shown
+        ),
+        sections="\n".join(_titled(name, content) for name, content in shown),
     )
+
+
+def _opening(collected: Collected, title: str) -> str:
+    """Return the first lines: a sentence and a number, or the title if there is no number."""
+    found = story.headline(collected)
+    if found is None:
+        return f"<h1>{_escape(title)}</h1>"
+    return (
+        f'<p class="title">{_escape(title)}</p>\n<h1>{_escape(found.sentence)}</h1>\n'
+        f'<div class="lead"><p class="big">{_escape(found.number)}</p>'
+        f"<ul>{''.join(f'<li>{_escape(fact)}</li>' for fact in found.facts)}</ul></div>"
+    )
+
+
+def _pictures(collected: Collected) -> str:
+    pictures = story.pictures(collected)
+    if not pictures:
+        return ""
+    cards = "\n".join(_card(picture) for picture in pictures)
+    left = story.left_out(collected)
+    more = f"<p>{left} more are in the table.</p>" if left else ""
+    tables = collected.tables_of(TableKind.PREDICTIONS)
+    rows = [dict(row) for table in tables for row in table.value.rows]
+    return f'<ul class="pictures">\n{cards}\n</ul>\n{more}{_folded(rows, "predictions")}'
+
+
+def _card(picture: story.Picture) -> str:
+    image = '<div class="picture missing">no preview</div>'
+    if picture.source:
+        image = f'<img class="picture" src="{picture.source}" alt="{_escape(picture.name)}">'
+    lines = "".join(_answer(answer) for answer in picture.answers)
+    return (
+        f'<li class="card">{image}<p class="truth">{_escape(picture.truth)}</p>'
+        f"<dl>{lines}</dl></li>"
+    )
+
+
+def _answer(answer: story.Answer) -> str:
+    if not answer.predicted:
+        return f'<dt>{_escape(answer.run)}</dt><dd class="left-out">not run</dd>'
+    mark = "✓ " if answer.is_right else "✗ "
+    seconds = "" if answer.seconds is None else f" <span>{answer.seconds:.1f} s</span>"
+    return f"<dt>{_escape(answer.run)}</dt><dd>{mark}{_escape(answer.predicted)}{seconds}</dd>"
+
+
+def _parties(collected: Collected) -> str:
+    """Draw who took part in the private runs, once for each way of trusting each other."""
+    drawn: dict[str, list[str]] = {}
+    for found in collected.records:
+        record = found.value
+        drawing = draw_parties(who_learns(record.profile, record.reveal))
+        drawn.setdefault(f"{drawing}\n<p>{_trust(record)}</p>", []).append(found.name)
+    several = len(drawn) > 1
+    return "\n".join(
+        (f"<h3>{_escape(', '.join(dict.fromkeys(names)))}</h3>" if several else "") + drawing
+        for drawing, names in drawn.items()
+    )
+
+
+def _trust(record: RunRecord) -> str:
+    return _escape(f"Whom both owners trust: {record.profile.trust}.")
 
 
 def _distinct(charts: Sequence[Any]) -> tuple[Chart, ...]:
@@ -100,9 +215,9 @@ def _distinct(charts: Sequence[Any]) -> tuple[Chart, ...]:
     return tuple(found)
 
 
-def _section(section: Section) -> str:
-    charts = "\n".join(_figure(chart) for chart in section.charts)
-    return _titled(section.title, charts)
+def _charts(section: Section, drawings: Mapping[str, str]) -> str:
+    charts = "\n".join(_figure(chart, drawings[chart.id]) for chart in section.charts)
+    return f'<p class="words">{_escape(section.words)}</p>\n{charts}'
 
 
 def _titled(title: str, content: str) -> str:
@@ -112,21 +227,33 @@ def _titled(title: str, content: str) -> str:
     )
 
 
-def _figure(chart: Chart) -> str:
+def _figure(chart: Chart, drawing: str) -> str:
     return Template(_asset("chart.html")).substitute(
         id=chart.id,
         title=_escape(chart.title),
         caption=_escape(chart.caption),
-        drawing=to_svg(chart),
-        table=_table(chart.rows(), chart.id),
+        drawing=drawing,
+        table=_folded(chart.rows(), chart.id),
     )
 
 
-def _other_section(tables: Sequence[tuple[str, list[Row]]]) -> str:
-    if not tables:
-        return ""
-    shown = (f"<h3>{_escape(title)}</h3>\n{_table(rows, slug(title))}" for title, rows in tables)
-    return _titled("Other measurements", "\n".join(shown))
+def _drawing(chart: Chart) -> str:
+    """Return a chart as SVG; without matplotlib, its rows are all that there is."""
+    try:
+        return to_svg(chart)
+    except MissingExtraError as missing:
+        return f"<p>Not drawn: {_escape(str(missing))}.</p>"
+
+
+def _folded(rows: Sequence[Row], id: str) -> str:
+    return f"<details><summary>Rows</summary>\n{_table(rows, id)}\n</details>"
+
+
+def _others(collected: Collected) -> str:
+    return "\n".join(
+        f"<h3>{_escape(title)}</h3>\n{_table(rows, slug(title))}"
+        for title, rows in provenance.other_tables(collected)
+    )
 
 
 def _table(rows: Sequence[Row], id: str) -> str:
@@ -136,7 +263,8 @@ def _table(rows: Sequence[Row], id: str) -> str:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     head = "".join(f'<th scope="col">{_escape(column)}</th>' for column in columns)
     body = "\n".join(
-        "<tr>" + "".join(_cell(row.get(column, "")) for column in columns) + "</tr>" for row in rows
+        "<tr>" + "".join(_cell(column, row.get(column, "")) for column in columns) + "</tr>"
+        for row in rows
     )
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="Rows of {_escape(id)}">'
@@ -146,11 +274,11 @@ def _table(rows: Sequence[Row], id: str) -> str:
     )
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f'<td class="number">{value:.6g}</td>'
-    kind = ' class="number"' if isinstance(value, int) else ""
-    return f"<td{kind}>{_escape(str(value))}</td>"
+def _cell(column: str, value: Any) -> str:
+    """Return a cell; printed, where a wide table has no room, it names its column."""
+    kind = ' class="number"' if isinstance(value, int | float) else ""
+    text = f"{value:.6g}" if isinstance(value, float) else _escape(str(value))
+    return f'<td{kind} data-column="{_escape(column)}">{text}</td>'
 
 
 def _count(collected: Collected) -> str:
@@ -170,10 +298,10 @@ def _count(collected: Collected) -> str:
     return ", ".join(parts[:-1]) + " and " + parts[-1] if len(parts) > 1 else "".join(parts)
 
 
-def _notes(collected: Collected) -> str:
+def _warnings(collected: Collected) -> str:
     unread = [f"Left out: {reason}" for reason in collected.skipped]
     items = [f"<li>{_escape(text)}</li>" for text in (*provenance.warnings(collected), *unread)]
-    return f'<ul class="notes" aria-label="Notes">{"".join(items)}</ul>' if items else ""
+    return f'<ul class="notes">{"".join(items)}</ul>' if items else ""
 
 
 def _escape(text: str) -> str:

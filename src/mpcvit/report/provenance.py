@@ -34,7 +34,6 @@ def warnings(collected: Collected) -> list[str]:
 def other_tables(collected: Collected) -> list[tuple[str, list[Row]]]:
     """Tables that are shown as they are."""
     titles = {
-        TableKind.PREDICTIONS: "Private predictions beside the truth",
         TableKind.AGREEMENT: "Private against plaintext predictions",
         TableKind.SPEED: "Speed of training",
     }

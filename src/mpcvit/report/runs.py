@@ -11,7 +11,7 @@ from mpcvit.train.loop import EpochEvent, StepEvent
 
 
 def draw_run(folder: Path) -> None:
-    """Draw loss and accuracy over epochs, and alpha and beta if the run is a search."""
+    """Draw loss and accuracy over epochs, and every choice if the run is a search."""
     rows = read_log(folder)
     write_figure(folder / CURVES_FILE, learning_charts({"": rows}))
     if charts := search_charts(rows):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.profile import load_profile
@@ -12,10 +13,12 @@ from mpcvit.artifacts.provenance import Provenance, write_rows
 from mpcvit.artifacts.record import BatchCost
 from mpcvit.codec import save
 from mpcvit.kinds import table
+from mpcvit.report.story import SECONDS
 from tests.models import small_checkpoint, small_config
 from tests.records import RECORD, stage
 from tests.searches import ALPHA, make_result
 
+COLOUR = (200, 30, 90)  # of the picture that was classified
 RESULTS = Path(__file__).parents[3] / "results"
 K = table
 
@@ -41,6 +44,14 @@ def mixed():
             LayerArchitecture(heads=(K.SCALING,) * 3, mlp=forms),
         )
     )
+
+
+def predicted(runs, *answers):
+    return {
+        name: value
+        for run, (predicted, seconds) in zip(runs, answers, strict=True)
+        for name, value in ((run, predicted), (run + SECONDS, seconds))
+    }
 
 
 def record(**changes):
@@ -76,6 +87,9 @@ def places(tmp_path_factory):
                 "network": "mpcvit-0.3",
                 "form": form,
                 "top1": 80,
+                "images": 2,
+                "batch": 1,
+                "agree": 2,
                 "exchanges": exchanges,
                 "sent_mb": 1.5,
                 "modelled_s": seconds,
@@ -100,7 +114,15 @@ def places(tmp_path_factory):
             for form, exchanges in (("plain", 90), ("lowered", 30))
         ],
     )
-    write_rows(folder / "predictions.csv", [{"image": "0.png", "truth": "cat", "mpcvit": "dog"}])
+    Image.new("RGB", (32, 32), COLOUR).save(folder / "0.png")
+    runs = ("mpcvit-0.3, plain", "mpcvit-0.3, lowered")
+    write_rows(
+        folder / "predictions.csv",
+        [
+            {"image": "0.png", "truth": "cat"} | predicted(runs, ("cat", "2.5"), ("dog", "0.75")),
+            {"image": "lost.png", "truth": "<b>"} | predicted(runs, ("", ""), ("<b>", "0.8")),
+        ],
+    )
     write_rows(folder / "unrelated.csv", [{"a": 1}])
     (folder / "broken").mkdir()
     (folder / "broken" / "model.safetensors").write_bytes(b"no tensors")

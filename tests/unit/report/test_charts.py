@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture
+from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
 from mpcvit.experiments.published import published_trade_offs
+from mpcvit.kinds import table
 from mpcvit.report.charts import (
     heads,
     layers,
@@ -15,10 +18,19 @@ from mpcvit.report.charts import (
     operations,
     precision,
     seconds,
+    times,
     trade_off,
 )
 from mpcvit.report.charts.trade_off import TradeOff
-from mpcvit.report.collect import Collected, Named, Table, TableKind, collect
+from mpcvit.report.collect import (
+    Collected,
+    Named,
+    Table,
+    TableKind,
+    TrainedNetwork,
+    collect,
+)
+from tests.models import small_config
 from tests.unit.report.conftest import RESULTS
 
 
@@ -44,10 +56,9 @@ def test_trade_off_keeps_modelled_measured_and_published_apart(collected):
         f"mpcvit-{ratio}-distilled" for ratio in (0.1, 0.3, 0.5, 0.7)
     ]
     assert (published.points[1].x, published.points[1].y) == (52.88, 94.08)
-    (lowered,) = series["mpcvit, lowered (cifar10-test), modelled"].points
-    assert (lowered.x, lowered.y) == (0.5, 80)
-    (measured,) = series["mpcvit, lowered (cifar10-test), measured"].points
-    assert measured.x == 1.0
+    (lowered,) = series["mpcvit, lowered (cifar10-test), measured"].points
+    assert (lowered.x, lowered.y) == (1.0, 80)
+    assert "mpcvit, lowered (cifar10-test), modelled" not in series  # the clock's take its place
     ours = series["softmax (cifar10-tiny), modelled"].points[0]
     row = row_of("cifar10-tiny/trade-off.csv", "softmax")
     assert (ours.y, ours.low, ours.high) == tuple(
@@ -86,6 +97,52 @@ def test_heads_and_alpha(collected):
         *("softmax", "scaling", "relu_softmax", "activated", "mixed over tokens")
     }
     assert alpha.panels[0].cells[0][0].share == 0.9
+
+
+def test_norms_activations_and_tokens_that_differ_have_columns():
+    forms = (
+        FormChoice(norm1=NormForm.LAYER, activation=Activation.GELU),
+        FormChoice(norm1=NormForm.BATCH, activation=Activation.QUADRATIC, tokens=5),
+    )
+    architecture = Architecture(
+        layers=tuple(LayerArchitecture(heads=(table.SCALING,) * 3, form=form) for form in forms)
+    )
+    model = small_config(image_size=8)
+    network = TrainedNetwork(row=None, model=model, architecture=architecture, provenance=None)
+    named = Named(name="found", path=Path("found"), value=network)
+    (chart,) = heads.charts(Collected(networks=(named,)))
+    (panel,) = chart.panels
+    assert panel.columns[3:] == ("MLP", "tokens", "norm1", "activation")  # norm2 is the same
+    assert [[cell.text for cell in line[4:]] for line in panel.cells] == [
+        ["17", "la", "ge"],
+        ["5", "ba", "qu"],
+    ]
+    assert panel.cells[1][4].share == 5 / 17
+    assert {"norm: layer", "norm: batch", "activation: quadratic"} <= set(chart.kinds)
+
+
+def test_whatever_a_search_logs_by_layer_is_drawn():
+    log = [
+        {"epoch": epoch, "train_loss": 1.0, "norm": [[0.25, 0.5], [0.75, 1.0]], "split": []}
+        for epoch in (1, 2)
+    ]
+    values, means, movement = heads.search_charts(log)
+    assert [cell.text for cell in values.panels[0].cells[1]] == ["0.75", "1.00"]
+    assert [point.y for point in means.series[0].points] == [0.375, 0.875]
+    assert [len(series.points) for series in movement.series] == [2, 2]
+
+
+def test_the_parts_of_a_runs_seconds_add_up(collected):
+    whole, by_image = times.charts(collected)
+    timed = [one.value for one in collected.records if one.value.was_timed]
+    assert len(whole.categories) == len(timed) == 2
+    for place, record in enumerate(sorted(timed, key=lambda one: -one.times.total_s)):
+        parts = [series.values[place] for series in whole.series]
+        assert sum(parts) == pytest.approx(record.times.total_s)
+        modelled = [series.values[place] for series in by_image.series]
+        assert sum(modelled) == pytest.approx(
+            record.modelled_s(record.profile.network) / record.images
+        )
 
 
 def test_layers_of_records_and_tables(collected):

@@ -51,7 +51,8 @@ def test_a_plane_has_a_line_a_label_and_an_entry_for_each_series():
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("epoch", "loss", "title")
     ours, published = axes.lines
     assert ours.get_markerfacecolor() != "none"
-    assert (published.get_markerfacecolor(), published.get_linestyle()) == ("none", "--")
+    assert published.get_markerfacecolor() == "none"
+    assert (ours.get_linestyle(), published.is_dashed()) == ("-", True)
     assert ours.get_color() != published.get_color()
 
 
@@ -60,6 +61,25 @@ def test_series_of_one_colour_have_different_markers():
     first, second = axes.lines
     assert first.get_color() == second.get_color()
     assert first.get_marker() != second.get_marker()
+
+
+def test_nothing_is_told_apart_by_colour_alone():
+    dashed = [line(str(hue), (1, 1), (2, 2), hue=hue, marked=False, dashed=True) for hue in (0, 1)]
+    first, second = draw([xy(*dashed)]).axes[0].lines
+    assert first._dash_pattern != second._dash_pattern
+    series = tuple(
+        BarSeries(name=str(hue), values=(1.0,), origin="counted", hue=hue) for hue in range(7)
+    )
+    labels = {"id": "bars", "title": "t", "value_label": "s", "categories": ("one",)}
+    (axes,) = draw([BarChart(**labels, series=series, stacked=True)]).axes
+    assert len({bar.get_hatch() for bar in axes.patches}) == 7
+
+
+def test_published_series_share_an_entry_where_labels_name_them():
+    published = [line(name, (1, 2.0), origin="published", dashed=True) for name in "bc"]
+    (axes,) = draw([xy(line("a", (1, 1.0)), *published, labelled=True)]).axes
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["a", "published by the paper"]
 
 
 def test_labels_are_written_where_they_hide_nothing():

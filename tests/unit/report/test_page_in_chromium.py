@@ -3,11 +3,13 @@
 import csv
 
 import pytest
+from PIL import Image
 
 from mpcvit.experiments.published import published_trade_offs
 from mpcvit.report.collect import collect
 from mpcvit.report.page import make_sections, write_page
 from tests.chromium import browsing, find_chromium, wait_until
+from tests.unit.report.conftest import COLOUR
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
 
@@ -17,14 +19,14 @@ TRADE_OFF = "document.getElementById('trade-off-cifar10')"
 @pytest.fixture(scope="module")
 def browser(places, tmp_path_factory):
     folder = tmp_path_factory.mktemp("chromium")
-    collected = collect(places)
+    collected = collect(places[:1])
     write_page(folder / "report.html", collected, make_sections(collected, published_trade_offs()))
     with browsing(folder) as browser:
         browser.folder = folder
         yield browser
 
 
-@pytest.fixture(params=[(1100, "light"), (390, "dark")], ids=["desk", "phone"])
+@pytest.fixture(params=[(1280, "light"), (390, "dark")], ids=["desk", "phone"])
 def page(browser, request):
     width, scheme = request.param
     browser.show_as(width=width, scheme=scheme)
@@ -38,13 +40,78 @@ def count(page, selector):
 
 def test_every_chart_is_drawn_within_the_page_without_complaint(page):
     charts = count(page, "figure.chart")
-    assert charts > 15
+    assert charts > 10
     assert page.evaluate(
         "[...document.querySelectorAll('figure.chart')]"
         ".every(one => one.querySelector('.plot svg').getBoundingClientRect().height > 60)"
     )
     assert page.evaluate("document.documentElement.scrollWidth") <= page.width
     assert page.complaints == []
+
+
+def box_of(page, selector):
+    """Where an element is on the page, as left, top, right and bottom."""
+    return page.evaluate(
+        f"""(() => {{
+          const box = document.querySelector({selector!r}).getBoundingClientRect();
+          return [box.left, box.top + scrollY, box.right, box.bottom + scrollY].map(Math.round);
+        }})()"""
+    )
+
+
+def test_the_first_screen_shows_the_sentence_the_number_and_the_picture(page):
+    picture = page.folder / "screen.png"
+    page.screenshot(picture, whole=False)
+    with Image.open(picture) as opened:
+        screen = opened.convert("RGB")
+    assert page.evaluate("document.querySelector('h1').innerText").startswith(
+        "Private predictions equal plaintext on 2 of 2 images; 2.5 times faster"
+    )
+    boxes = [box_of(page, one) for one in ("h1", ".big", "img.picture")]
+    tops = [box[1] for box in boxes]
+    assert tops == sorted(tops)
+    assert tops[-1] < screen.height  # a reader need not scroll to see that there are pictures
+    for left, top, right, bottom in boxes:
+        assert 0 <= left < right <= page.width
+        painted = screen.crop((left, top, right, min(bottom, screen.height)))
+        assert len(painted.getcolors(1 << 20)) > 1 or painted.getpixel((9, 9)) == COLOUR
+    left, top, *_ = boxes[-1]
+    assert screen.getpixel((left + 20, top + 20)) == COLOUR
+
+
+def test_no_text_leaves_its_box(page):
+    """Of the page itself, of cards, and of the drawing of who learnt what."""
+    outside = page.evaluate(
+        """[...document.querySelectorAll('svg.parties')].flatMap((drawing) => {
+          const room = drawing.getBoundingClientRect();
+          return room.width === 0 ? [] : [...drawing.querySelectorAll('text')].filter((text) => {
+            const box = text.getBoundingClientRect();
+            return box.left < room.left - 1 || box.right > room.right + 1;
+          }).map((text) => text.textContent);
+        }).concat([...document.querySelectorAll('.card, .lead, h1, h2')].filter(
+          (one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent))"""
+    )
+    assert outside == []
+    shown = "[...document.querySelectorAll('svg.parties')].filter((o) => o.clientWidth > 0).length"
+    assert page.evaluate(shown) == 1  # the one for this width
+
+
+def test_it_prints_on_white_without_buttons(page):
+    page.call("Emulation.setEmulatedMedia", media="print")
+    hidden = ("nav", "button.csv", "details", ".skip")
+    shown = [
+        one for one in hidden if page.evaluate(f"document.querySelector({one!r}).checkVisibility()")
+    ]
+    assert shown == []
+    ink = page.evaluate("getComputedStyle(document.body).color")
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ink, paper) == ("rgb(0, 0, 0)", "rgb(255, 255, 255)")
+    row = "document.querySelector('#environment-rows tbody tr')"
+    wide = "document.querySelector('#environment-rows').getBoundingClientRect().width"
+    assert page.evaluate(wide) <= page.width  # a row is a paragraph, with the columns' names
+    first = f"getComputedStyle({row}.cells[0], '::before').content"
+    assert "what" in page.evaluate(first)
+    assert len(page.call("Page.printToPDF")["data"]) > 1000
 
 
 def test_a_value_is_found_where_a_reader_points(page):

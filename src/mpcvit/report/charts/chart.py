@@ -143,7 +143,7 @@ class GridChart(_Titled):
             }
             for panel in self.panels
             for layer, cells in enumerate(panel.cells)
-            for column, cell in zip(panel.columns, cells, strict=True)
+            for column, cell in zip(panel.columns, cells, strict=False)  # some layers have fewer
         ]
 
 

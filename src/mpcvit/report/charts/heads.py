@@ -1,11 +1,15 @@
-"""What each head and MLP became, and how much a search found that it is needed."""
+"""What each place of a network became, and how much a search found that it is needed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from enum import Enum
 from statistics import fmean
 from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
+from mpcvit.artifacts.forms import LayerForm
+from mpcvit.artifacts.resolve import forms_of
 from mpcvit.kinds.table import KINDS, Kind
 from mpcvit.report.charts.chart import (
     Cell,
@@ -18,45 +22,64 @@ from mpcvit.report.charts.chart import (
     hues,
     slug,
 )
-from mpcvit.report.collect import Collected, TableKind
+from mpcvit.report.collect import Collected, Named, TableKind, TrainedNetwork
 
 _MIXED = "mixed over tokens"
 _SHARES = (-0.02, 1.02)
+_COLUMNS = {
+    "alpha": ("head {}", "all heads"),
+    "beta": ("token {}", "all tokens"),
+    "tokens": ("merge {}", "merge"),
+}
+"""How a search's numbers are called, of several in a layer and of one."""
 
 
 def charts(collected: Collected) -> list[Chart]:
     """Return every distinct architecture once, every search, and tables of searches."""
     made: list[Chart] = []
-    names: dict[str, list[str]] = {}
-    architectures: dict[str, Architecture] = {}
+    same: dict[tuple[Any, ...], list[Named[TrainedNetwork]]] = {}
     for network in collected.networks:
-        digest = network.value.architecture.digest()
-        names.setdefault(digest, []).append(network.name)
-        architectures[digest] = network.value.architecture
+        forms = forms_of(network.value.model, network.value.architecture)
+        same.setdefault((network.value.architecture.digest(), forms), []).append(network)
     # those with a choice first
-    order = sorted(architectures, key=lambda digest: _kinds(architectures[digest]) < 2)
-    panels = [_panel(", ".join(names[digest]), architectures[digest]) for digest in order]
+    order = sorted(same, key=lambda one: _kinds(same[one][0].value.architecture) < 2)
+    chosen = _chosen([forms for _, forms in order])
+    panels = [
+        _panel(
+            ", ".join(network.name for network in same[one]),
+            same[one][0].value.architecture,
+            one[1],
+            chosen,
+        )
+        for one in order
+    ]
     if panels:
         kinds = [cell.kind for panel in panels for cells in panel.cells for cell in cells]
         made.append(
             GridChart(
                 id="heads",
-                title="What each head became",
-                caption="A square is a head, the last of a line the layer's MLP; its letter and "
-                "colour say what it computes. Networks of the same architecture share a picture.",
+                title="What each layer became",
+                caption="A line is a layer, with a square for each head and one for the MLP; "
+                "then what else differs between layers or networks. Letter and colour say what "
+                "a square computes. Networks of the same architecture share a picture.",
                 panels=tuple(panels),
-                kinds=hues(sorted(set(kinds), key=_order)),
+                kinds=hues(sorted(set(kinds) - {""}, key=_order)),
             )
         )
-    searches = [_alpha_panel(search.name, search.value.alpha) for search in collected.searches]
-    if searches:
+    found = tuple(
+        _share_panel(f"{search.name}: {name}", name, layers)
+        for search in collected.searches
+        for name, layers in _shares_of(search.value).items()
+    )
+    if found:
         made.append(
             GridChart(
-                id="alpha",
+                id="shares",
                 title="What the search found",
-                caption="Alpha of each head after the search: how much it needs the expensive "
-                "attention, from 0 (not at all) to 1. The heads with the largest keep it.",
-                panels=tuple(searches),
+                caption="How much a place needs what is expensive, from 0 (not at all) to 1: alpha "
+                "of attention heads, beta of activations, and of norms and tokens if searched. "
+                "The places with the largest numbers keep it.",
+                panels=found,
             )
         )
     for table in collected.tables_of(TableKind.SEARCHES):
@@ -73,19 +96,18 @@ def charts(collected: Collected) -> list[Chart]:
 
 
 def search_charts(log: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Return alpha, and beta if searched: all values, the means of layers, and their movement."""
+    """Return for all that is searched: its values, the means of layers, and their movement."""
     made: list[Chart] = []
-    for name in ("alpha", "beta"):
+    searched = [name for name, value in (log[-1] if log else {}).items() if _is_nested(value)]
+    for name in searched:
         epochs = [row for row in log if name in row]
-        if not epochs:
-            continue
         latest = epochs[-1][name]
-        panel = _alpha_panel("", latest) if name == "alpha" else _beta_panel(latest)
-        made.append(GridChart(id=name, title=name, panels=(panel,)))
-        made.append(_means_chart(name, {"": [_mean(layer) for layer in latest]}))
+        made.append(GridChart(id=name, title=name, panels=(_share_panel("", name, latest),)))
+        layers = latest[:-1] if name == "norms" else latest  # the last is the head's
+        made.append(_means_chart(name, {"": [_mean(layer) for layer in layers]}))
         movement = tuple(
             Series(
-                name=f"layer {layer}",
+                name=f"layer {layer}" if layer < len(layers) else "head's norm",
                 points=tuple(Point(x=row["epoch"], y=_mean(row[name][layer])) for row in epochs),
                 origin="trained",
                 hue=layer,
@@ -131,20 +153,34 @@ def _kinds(architecture: Architecture) -> int:
     return len({kind for layer in architecture.layers for kind in layer.kinds})
 
 
-def _order(kind: str) -> tuple[int, int]:
-    """Order attention kinds and MLP forms as they are defined, and the mixed ones last."""
+def _order(kind: str) -> tuple[int, int, str]:
+    """Order attention kinds and MLP forms as they are defined, and then the others."""
     for group, known in enumerate(([*KINDS], [form.value for form in MlpForm])):
         if kind in known:
-            return group, known.index(kind)
-    return 2, 0
+            return group, known.index(kind), kind
+    return 2, 0, kind
 
 
-def _panel(name: str, architecture: Architecture) -> Panel:
-    heads = len(architecture.layers[0].heads)
+def _chosen(networks: Sequence[Sequence[LayerForm]]) -> list[str]:
+    """Return what is not the same in all layers of all networks, beside heads and MLPs."""
+    return [
+        one.name
+        for one in fields(LayerForm)
+        if len({getattr(form, one.name) for forms in networks for form in forms}) > 1
+    ]
+
+
+def _panel(
+    name: str, architecture: Architecture, forms: Sequence[LayerForm], chosen: Sequence[str]
+) -> Panel:
+    heads, most = len(architecture.layers[0].heads), max(form.tokens for form in forms)
     return Panel(
         name=name,
-        columns=(*(f"head {head}" for head in range(heads)), "MLP"),
-        cells=tuple(_cells(layer) for layer in architecture.layers),
+        columns=(*(f"head {head}" for head in range(heads)), "MLP", *chosen),
+        cells=tuple(
+            (*_cells(layer), *(_form_cell(one, getattr(form, one), most) for one in chosen))
+            for layer, form in zip(architecture.layers, forms, strict=True)
+        ),
     )
 
 
@@ -161,28 +197,57 @@ def _cell(choice: Kind | MlpForm | Sequence[Kind | MlpForm]) -> Cell:
     return Cell(text="*", words=", ".join(parts), kind=_MIXED)
 
 
-def _alpha_panel(name: str, alpha: Sequence[Sequence[Sequence[float]]]) -> Panel:
-    columns = max(len(heads) for heads in alpha)
+def _form_cell(what: str, value: Any, most: int) -> Cell:
+    """Return a layer's norm or activation by the first letters of its name, or its tokens."""
+    if isinstance(value, Enum):
+        kind = f"{what.rstrip('0123456789')}: {value.value}"
+        return Cell(text=value.value[:2], words=f"{what}: {value.value}", kind=kind)
+    return Cell(text=str(value), words=f"{value} {what}", share=value / most)
+
+
+def _shares_of(search: Any) -> dict[str, Any]:
+    """Return whatever a search found between 0 and 1, layer by layer."""
+    found = {one.name: getattr(search, one.name) for one in fields(search)}
+    return {name: value for name, value in found.items() if _is_nested(value)}
+
+
+def _is_nested(value: Any) -> bool:
+    """Whether this is a list of lists of numbers, at whatever depth."""
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(isinstance(item, list | tuple) for item in value) and all(
+        isinstance(item, float | int) or _is_nested([item]) for layer in value for item in layer
+    )
+
+
+def _share_panel(name: str, what: str, layers: Sequence[Sequence[Any]]) -> Panel:
+    if what == "norms":
+        return _norms_panel(name, layers)
+    columns = max(len(layer) for layer in layers)
+    several, single = _COLUMNS.get(what, ("{}", what))
     return Panel(
         name=name,
-        columns=("all heads",) if columns == 1 else tuple(f"head {i}" for i in range(columns)),
-        cells=tuple(tuple(_share("alpha", rows) for rows in heads) for heads in alpha),
+        columns=(single,) if columns == 1 else tuple(several.format(i) for i in range(columns)),
+        cells=tuple(tuple(_share(what, values) for values in layer) for layer in layers),
     )
 
 
-def _beta_panel(beta: Sequence[Sequence[float]]) -> Panel:
-    columns = max(len(tokens) for tokens in beta)
+def _norms_panel(name: str, norms: Sequence[Sequence[Any]]) -> Panel:
+    """Return the shares of layer norms; that of the norm before the head stands last."""
+    *layers, head = norms
+    rows = [*layers[:-1], [*layers[-1], *head]]
     return Panel(
-        name="",
-        columns=("all tokens",) if columns == 1 else tuple(str(i) for i in range(columns)),
-        cells=tuple(tuple(_share("beta", [value]) for value in tokens) for tokens in beta),
+        name=name,
+        columns=("norm1", "norm2", "head's norm"),
+        cells=tuple(tuple(_share("layer norm", value) for value in row) for row in rows),
     )
 
 
-def _share(name: str, values: Sequence[float]) -> Cell:
-    mean = fmean(values)
+def _share(name: str, values: Sequence[float] | float) -> Cell:
+    rows = values if isinstance(values, Sequence) else [values]
+    mean = fmean(rows)
     words = f"{name} {mean:.3f}"
-    words += "" if len(values) == 1 else f", mean of {len(values)} rows"
+    words += "" if len(rows) == 1 else f", mean of {len(rows)} rows"
     return Cell(text=f"{mean:.2f}", words=words, share=mean)
 
 

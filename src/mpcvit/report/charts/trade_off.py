@@ -72,7 +72,13 @@ class TradeOff:
 def charts(collected: Collected, published: Sequence[TradeOff]) -> list[Chart]:
     """Return a chart for each data set, with the paper's points where it has that data set."""
     # what tells more of the same network comes later, and takes its place
-    ours = {(t.config, t.network, t.form, t.origin): t for t in _collect(collected)}.values()
+    found = {(t.config, t.network, t.form, t.origin): t for t in _collect(collected)}
+    # the clock's seconds of a network take the place of modelled ones
+    ours = [
+        one
+        for (*which, origin), one in found.items()
+        if origin == "measured" or (*which, "measured") not in found
+    ]
     return [
         *(
             trade_off_chart(data, [one for one in ours if one.data == data], published)
@@ -145,9 +151,11 @@ def trade_off_chart(
 
 
 def _front(ours: Sequence[TradeOff]) -> Iterator[Series]:
-    """Yield the networks that none beats in both, if seconds of some were modelled."""
+    """Yield the networks that none beats in both; seconds of two origins are not compared."""
+    origins: list[Origin] = [one.origin for one in ours] or ["modelled"]
+    origin = max(origins, key=origins.count)
     judged = sorted(
-        (one for one in ours if one.origin == "modelled"),
+        (one for one in ours if one.origin == origin),
         key=lambda one: (one.seconds, -one.top1),
     )
     best: list[TradeOff] = []
@@ -156,9 +164,9 @@ def _front(ours: Sequence[TradeOff]) -> Iterator[Series]:
             best.append(one)
     if 2 <= len(best) < len(judged):
         yield Series(
-            name="best trade-offs, modelled",
+            name=f"best trade-offs, {origin}",
             points=tuple(one.to_point() for one in best),
-            origin="modelled",
+            origin=origin,
             hue=-1,
             marked=False,
         )

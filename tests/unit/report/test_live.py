@@ -1,0 +1,54 @@
+"""Progress in a file: plain lines that say what takes the time."""
+
+import io
+import time
+
+import pytest
+from rich.console import Console
+
+from mpcvit.report import live
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """What goes to a file in place of a terminal, with a line every few milliseconds."""
+    text = io.StringIO()
+    monkeypatch.setattr(live, "console", Console(file=text))
+    monkeypatch.setattr(live, "LINE_EVERY_S", 0.02)
+    return text
+
+
+def wait_for(text, written):
+    deadline = time.monotonic() + 10
+    while text not in written.getvalue():
+        assert time.monotonic() < deadline, written.getvalue()
+        time.sleep(0.01)
+
+
+def test_a_file_gets_lines_of_what_goes_on(written):
+    with live.counting() as progress:
+        progress("compiling", 7, 7)
+        wait_for("compiling 7 of 7 after 0 s\n", written)  # nothing else is known yet
+        progress("running", 2, 30)
+        wait_for("running 2 of 30 after 0 s\n", written)
+    lines = written.getvalue().splitlines()
+    assert lines[-1].startswith("running 2 of 30")  # what is done is no news
+    assert not set("━\x1b\r") & set(written.getvalue())
+    time.sleep(0.1)
+    assert written.getvalue().splitlines() == lines  # nothing comes after the end
+
+
+def test_steps_and_their_parts_share_a_line(written):
+    with live.WholeProgress(3) as display:
+        display.begin("lower")
+        display.count("calibrating", 5, 8)
+        wait_for("lower 0 of 3 after 0 s, calibrating 5 of 8 after 0 s\n", written)
+
+
+def test_a_terminal_gets_bars_alone(written, monkeypatch):
+    monkeypatch.setattr(live, "console", Console(file=written, force_terminal=True))
+    with live.counting() as progress:
+        progress("running", 2, 30)
+        time.sleep(0.1)
+    assert "━" in written.getvalue()
+    assert "2 of 30" not in written.getvalue()

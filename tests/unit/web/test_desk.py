@@ -1,0 +1,115 @@
+"""The desk: sessions of all that waits, reasons for what has no answer, nothing on the disk."""
+
+import os
+
+import pytest
+
+from mpcvit.errors import UserError
+from mpcvit.web import desk as module
+from tests.chromium import wait_until
+
+
+def states(desk):
+    return [picture["state"] for picture in desk.show()["pictures"]]
+
+
+def words(desk):
+    return [picture["words"] for picture in desk.show()["pictures"]]
+
+
+def drop(desk, pictures, *names):
+    for name in names:
+        desk.add(pictures[name].name, pictures[name].read_bytes())
+    desk.start()
+
+
+def wait(desk):
+    wait_until(lambda: not {"waiting", "running"} & set(states(desk)))
+    wait_until(lambda: desk.show()["phase"] is None)
+
+
+def test_what_is_dropped_together_shares_a_session(desk, sessions, pictures):
+    drop(desk, pictures, "red", "broken", "blue")
+    wait(desk)
+    assert words(desk)[::2] == ["red", "blue"]
+    assert states(desk) == ["done", "broken", "done"]
+    assert words(desk)[1].startswith("broken.png is not an image")
+    assert sessions.sizes == [2]
+    assert [one["seconds"] for one in desk.show()["pictures"]] == [2.0, None, 2.0]
+    assert desk.record().images == 2
+
+
+def test_what_comes_meanwhile_waits_for_the_next_session(desk, sessions, pictures):
+    sessions.go.clear()
+    drop(desk, pictures, "red")
+    wait_until(lambda: desk.show()["phase"] is not None)
+    drop(desk, pictures, "blue", "blue")
+    assert states(desk) == ["running", "waiting", "waiting"]
+    sessions.go.set()
+    wait(desk)
+    assert sessions.sizes == [1, 2]
+    assert words(desk) == ["red", "blue", "blue"]
+
+
+def test_a_session_that_fails_gives_the_reason_and_may_be_tried_again(desk, sessions, pictures):
+    sessions.error = lambda picture: UserError("nobody listens") if "1" in picture.name else None
+    drop(desk, pictures, "red", "blue")
+    wait(desk)
+    assert words(desk) == ["red", "nobody listens"]  # an answer that was there stays
+    assert states(desk) == ["done", "failed"]
+    assert desk.record() is None
+    sessions.error = None
+    desk.start()
+    wait(desk)
+    assert words(desk) == ["red", "blue"]
+
+
+def test_a_picture_that_the_session_refuses_does_not_stop_the_others(desk, sessions, pictures):
+    def refuse(picture):
+        return UserError(f"{picture} has 3 channels") if picture.name.startswith("0") else None
+
+    sessions.error = refuse
+    drop(desk, pictures, "red", "blue")
+    wait(desk)
+    assert words(desk) == ["red.png has 3 channels", "blue"]
+    assert states(desk) == ["broken", "done"]
+
+
+def test_an_unexpected_end_is_no_silence(desk, sessions, pictures):
+    sessions.error = lambda picture: RuntimeError("surprise")
+    drop(desk, pictures, "red")
+    wait(desk)
+    assert words(desk) == ["the session ended by RuntimeError: surprise"]
+
+
+def test_pictures_are_never_on_the_disk_and_are_forgotten(desk, sessions, pictures, tmp_path):
+    sessions.go.clear()
+    drop(desk, pictures, "red")
+    wait_until(lambda: desk.show()["phase"] is not None)
+    (link,) = (tmp_path / "links").iterdir()
+    assert link.is_symlink()
+    assert os.readlink(link).startswith(f"/proc/{os.getpid()}/fd/")
+    assert link.read_bytes() == pictures["red"].read_bytes()
+    target = os.readlink(link)
+    sessions.go.set()
+    wait(desk)
+    assert not list((tmp_path / "links").iterdir())
+    assert not os.path.exists(target) or "picture" not in os.readlink(target)
+
+
+def test_there_is_room_for_so_much(desk, pictures, monkeypatch):
+    monkeypatch.setattr(module, "MOST_HELD_BYTES", 100)
+    with pytest.raises(UserError, match="too many pictures"):
+        desk.add("large.png", b"x" * 101)
+    monkeypatch.setattr(module, "MOST_PICTURES", 1)
+    desk.add("a.png", b"no picture")
+    with pytest.raises(UserError, match="too many pictures"):
+        desk.add("b.png", b"no picture")
+
+
+def test_closing_ends_a_session_that_runs(desk, sessions, pictures):
+    sessions.go.clear()
+    drop(desk, pictures, "red")
+    wait_until(lambda: desk.show()["phase"] is not None)
+    desk.close()
+    assert not desk._worker.is_alive()
