@@ -1,6 +1,6 @@
 """Measure training, its input and evaluation on this machine, beside PyTorch if it is installed.
 
-    python tools/compare_with_pytorch.py configs/cifar10.toml --out results/training-speed.csv
+    python tools/compare_with_pytorch.py cifar10 --out results/training-speed.csv
 
 Contenders are measured in turns within one run, because machines are shared: compare ratios.
 Each value is the median of its rounds. PyTorch runs in a process of its own, which is this

@@ -6,8 +6,10 @@ Each network is lowered with training images, and its program is evaluated on th
 split. The samples are the first test image of each class. CONTRIBUTING.md has an example.
 """
 
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,17 +22,19 @@ from mpcvit.artifacts.search import SearchResult
 from mpcvit.cli.running import load_test_images, load_training_images
 from mpcvit.cores import split_cpu
 from mpcvit.data import Split, sample_evenly
-from mpcvit.demo.showcase import PROGRAM_FOLDER, Sample, Showcase, ShownNetwork
+from mpcvit.demo.showcase import PROGRAM_FOLDER, Column, Sample, Showcase, ShownNetwork
 from mpcvit.errors import UserError
 from mpcvit.lowering.emulate import emulate
 from mpcvit.make_program import lower
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.report.live import counting
 from mpcvit.storage import replacing_folder
+from mpcvit.train.evaluate import evaluate_checkpoint
 
 Progress = Callable[[str, int, int], None]
 
 CALIBRATION_IMAGES = 1024
+_BATCH_SIZE = 256
 SHIPPED_PROFILE = "semi2k-dealer-wan"
 
 
@@ -42,18 +46,17 @@ def make_showcase(
     *,
     profile: str,
     samples: int,
+    columns: tuple[Column, ...] = (),
     search: Path | None = None,
     progress: Progress,
 ) -> Showcase:
     """Pack networks by name: checkpoints, programs, logs, samples, and both accuracies."""
+    columns = columns or default_columns(list(runs))
     load_profile(profile)  # refused before anything is made
     with replacing_folder(out) as folder:
         checkpoints = {name: Checkpoint.load(run / MODEL_FILE) for name, run in runs.items()}
         first = next(iter(checkpoints.values()))
-        if any(
-            (other.classes, other.data) != (first.classes, first.data)
-            for other in checkpoints.values()
-        ):
+        if any(_prepared(other) != _prepared(first) for other in checkpoints.values()):
             raise UserError(
                 "the networks were trained on different data, or prepare it differently"
             )
@@ -70,6 +73,7 @@ def make_showcase(
         showcase = Showcase(
             profile=profile,
             networks=networks,
+            columns=columns,
             samples=_save_samples(test, first.classes, samples, folder),
             test_images=len(test),
             data_fingerprint=first.provenance.data_fingerprint,
@@ -78,6 +82,30 @@ def make_showcase(
         )
         showcase.seal(folder)
     return Showcase.load(out)
+
+
+def default_columns(names: Sequence[str]) -> tuple[Column, ...]:
+    """Return the first network as it was trained, on one image, and the others lowered."""
+    first, *others = names
+    lowered = (Column(network=name, form="lowered") for name in others or [first])
+    return (Column(network=first, form="plain", images=1), *lowered)
+
+
+def parse_columns(text: str) -> tuple[Column, ...]:
+    """Read columns such as `softmax:plain:1,mpcvit:lowered`: network, form, images at most."""
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([^:]+):(plain|lowered)(?::([1-9]\d*))?", part.strip())
+        if match is None:
+            raise typer.BadParameter(f"{part!r} is not NETWORK:plain|lowered[:IMAGES]")
+        network, form, images = match.groups()
+        found.append(Column(network=network, form=form, images=int(images) if images else None))
+    return tuple(found)
+
+
+def _prepared(checkpoint: Checkpoint) -> object:
+    """Return the classes and how pictures are prepared; a split apart makes no difference."""
+    return checkpoint.classes, replace(checkpoint.data, validation_images=0)
 
 
 def _lower(
@@ -98,7 +126,7 @@ def _lower(
     emulation = emulate(
         program,
         test,
-        batch_size=256,
+        batch_size=_BATCH_SIZE,
         progress=lambda done, total: show("evaluating", done, total),
     )
     provenance = checkpoint.provenance
@@ -111,7 +139,9 @@ def _lower(
         parameters=checkpoint.parameter_count,
         commit=provenance.environment.commit,
         top1={
-            "plain": provenance.metrics["test_top1"],
+            # networks with a validation split have not met the test images before
+            "plain": provenance.metrics.get("test_top1")
+            or evaluate_checkpoint(checkpoint, test, _BATCH_SIZE).top1,
             "lowered": round(emulation.evaluation.top1, 6),
         },
     )
@@ -148,6 +178,13 @@ def main(
     names: Annotated[str, typer.Option(help="Names of the networks, between commas.")],
     out: Annotated[Path, typer.Option(help="Folder of the showcase; it is replaced.")],
     data: Annotated[Path | None, typer.Option(help="Folder of the data set.")] = None,
+    columns: Annotated[
+        str,
+        typer.Option(
+            help="What the demo shows, such as softmax:plain:1,mpcvit:lowered. The default is the "
+            "first network as it was trained, on one image, and the others lowered."
+        ),
+    ] = "",
     search: Annotated[
         Path | None, typer.Option(help="Run folder of the search that found the networks.")
     ] = None,
@@ -158,7 +195,7 @@ def main(
     called = [name.strip() for name in names.split(",")]
     if len(set(called)) != len(runs):
         raise typer.BadParameter(f"{len(runs)} runs need as many different names, not {names!r}")
-    split_cpu(256)
+    split_cpu(_BATCH_SIZE)
     first = Checkpoint.load(runs[0] / MODEL_FILE)
     with counting() as progress:
         showcase = make_showcase(
@@ -168,6 +205,7 @@ def main(
             out,
             profile=profile,
             samples=samples,
+            columns=parse_columns(columns) if columns else (),
             search=search,
             progress=progress,
         )

@@ -25,7 +25,7 @@ __all__ = [
     "run",
     "serve",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Classifier": "mpcvit.classifier",

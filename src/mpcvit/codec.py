@@ -30,6 +30,12 @@ Value = TypeVar("Value")
 _FORMATS: dict[type, tuple[str, str]] = {}  # format and noun of registered types
 _UPGRADES: dict[str, Callable[[Any], Any]] = {}  # from a former format to the present one
 _TAGS: dict[type, str] = {}
+ADDED: Mapping[str, bool] = {"added": True}
+"""Metadata of a field that files of earlier versions lack.
+
+It is written only if it differs from its default, so that what does not use it keeps its
+bytes and its digest.
+"""
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, SelfEncoded):
         return value.encoded()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = (item.name for item in dataclasses.fields(value))
+        names = (item.name for item in dataclasses.fields(value) if _is_written(value, item))
         return {**_heading(type(value)), **{name: encode(getattr(value, name)) for name in names}}
     if isinstance(value, Enum):
         return value.value
@@ -169,6 +175,25 @@ def override(document: dict[str, Any], assignment: str) -> None:
         if not isinstance(section, dict):
             raise UserError(f"--set {assignment!r}: '{part}' is a value, not a section")
     section[path[-1]] = value
+
+
+def spell(value: Any) -> str:
+    """Return an encoded value as `override` reads it.
+
+    >>> spell(["1.norm2"]), spell(True), spell({"size": 1e-6})
+    ('["1.norm2"]', 'true', '{size = 1e-06}')
+    """
+    match value:
+        case list() | tuple():
+            return f"[{', '.join(map(spell, value))}]"
+        case dict():
+            items = (f"{key} = {spell(item)}" for key, item in value.items())
+            return f"{{{', '.join(items)}}}"
+    return json.dumps(value)
+
+
+def _is_written(value: Any, item: "dataclasses.Field[Any]") -> bool:
+    return not item.metadata.get("added") or getattr(value, item.name) != item.default
 
 
 def _heading(kind: type) -> dict[str, str]:

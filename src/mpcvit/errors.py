@@ -1,11 +1,36 @@
 """The one exception that a user's mistake raises."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UserError(Exception):
     """Input that cannot be used: says what was wrong, where, and what to do.
 
     The command line prints its message as one sentence and exits with code 2.
     """
+
+
+class MissingExtraError(UserError):
+    """A package that only an extra installs, such as `mpcvit[train]`, is missing."""
+
+
+@contextmanager
+def needs_extra(extra: str, what: str) -> Iterator[None]:
+    """Say which extra of the package to install if an import of the block fails.
+
+    >>> with needs_extra("train", "the moon"):
+    ...     import no_such_package
+    Traceback (most recent call last):
+    mpcvit.errors.MissingExtraError: the moon needs no_such_package; run pip install 'mpcvit[train]'
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "a package").partition(".")[0]
+        raise MissingExtraError(
+            f"{what} needs {missing}; run pip install 'mpcvit[{extra}]'"
+        ) from error
 
 
 def nearest(name: str, known: list[str]) -> str:

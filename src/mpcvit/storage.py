@@ -1,17 +1,21 @@
 """Files that are either whole or absent: write aside, then rename."""
 
+import fcntl
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from mpcvit.errors import UserError
 
 CACHE_VARIABLE = "MPCVIT_CACHE"
+LOCK_FILE = ".lock"
 
 
 def cache_folder() -> Path:
@@ -19,9 +23,18 @@ def cache_folder() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or "~/.cache/mpcvit/data").expanduser()
 
 
+def state_folder() -> Path:
+    """Return the folder for what a command must find again, such as counts and answers."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "mpcvit"
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; rename it there once the body succeeds."""
+def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
+    """Give a temporary path beside `path`; rename it there once the body succeeds.
+
+    A private file can be read by its owner alone.
+    """
     path = Path(path)
     temporary: Path | None = None
     try:
@@ -34,8 +47,8 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary = Path(name)
         yield temporary
         _flush(temporary)
-        # mkstemp makes private files; what a user asked for gets their usual mode
-        temporary.chmod(0o666 & ~_umask())
+        if not private:  # as mkstemp makes them; others get the user's usual mode
+            temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
@@ -72,9 +85,69 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
+@contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process alone; raise if another one does, and say which.
+
+    The system gives the lock of a process that has died back.
+    """
+    lock = folder / LOCK_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = _lock(lock)
+    except OSError as error:
+        raise UserError(f"cannot write into {folder}: {error.strerror or error}") from error
+    if file is None:
+        raise UserError(
+            f"{folder} is in use by {_read_holder(lock)}; wait for it, or name another folder"
+        )
+    with file:
+        file.truncate(0)
+        since = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {since}")
+        file.flush()
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _lock(path: Path) -> TextIO | None:
+    """Return a locked file, or None if another process has locked it."""
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # its last holder may have removed it since it was opened
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except BlockingIOError:
+            file.close()
+            return None
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _read_holder(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8") or "another process"
+    except (OSError, UnicodeDecodeError):
+        return "another process"
+
+
+def write_text(path: Path, text: str, *, private: bool = False) -> None:
+    with replacing(path, private=private) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def require_writable(path: Path, needed_bytes: int) -> None:
+    """Refuse early a file that could not be written later."""
+    if path.exists() and not path.is_file():
+        what = "a folder; name a file in it" if path.is_dir() else "no regular file"
+        raise UserError(f"cannot write {path}: it is {what}")
+    require_room(path.absolute().parent, needed_bytes)
 
 
 def read_json(text: str | bytes, origin: str) -> Any:
@@ -94,9 +167,21 @@ def require_room(folder: Path, needed_bytes: int) -> None:
         raise UserError(f"cannot write into {folder}: {error.strerror or error}") from error
     if free_bytes < needed_bytes:
         raise UserError(
-            f"{folder} has {free_bytes / 1e6:,.0f} MB free, but {needed_bytes / 1e6:,.0f} MB "
-            "are needed; free some space or choose another folder"
+            f"{folder} has {size_text(free_bytes)} free, but {size_text(needed_bytes)} are "
+            "needed; free some space or choose another folder"
         )
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size with the largest unit that leaves a whole number of it.
+
+    >>> size_text(0), size_text(2_500), size_text(31_000_000), size_text(4_600_000_000)
+    ('0 bytes', '2.5 kB', '31.0 MB', '4.6 GB')
+    """
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:,.1f} {unit}"
+    return f"{size_bytes} bytes"
 
 
 def _flush(path: Path) -> None:

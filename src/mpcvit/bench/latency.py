@@ -14,7 +14,7 @@ from mpcvit.artifacts.latency import ChoiceCost, Cost, LatencyTable, LayerCosts
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import names_with
 from mpcvit.artifacts.provenance import Environment
-from mpcvit.artifacts.record import StageCost
+from mpcvit.artifacts.record import Reveal, StageCost
 from mpcvit.bench.lowered import lower_with_plan
 from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.codec import encode
@@ -38,7 +38,7 @@ def measure_latency(
     progress: Progress = lambda what, done, total: None,
 ) -> LatencyTable:
     """Count and time every kind and form of a model's layers, and the network around them."""
-    _require_rounds(profile)
+    require_rounds(profile)
     architecture = Architecture.uniform(kinds[0], depth=model.depth, heads=model.heads)
     steps, done = len(kinds) + len(MlpForm) + 1, 0
 
@@ -66,11 +66,15 @@ def measure_latency(
         forms[form] = _affine(tokens, model.tokens, profile)
         advance()
     layer = LayerCosts(attention=attention, mlp=forms)
-    table = _table(model, profile, (layer,) * model.depth, Cost(), "networks as they are written")
-    whole = sum(_stages(random_checkpoint(model, architecture), profile, images=1).values(), Cost())
+    table = make_table(
+        model, profile, (layer,) * model.depth, Cost(), "networks as they are written"
+    )
+    whole = sum(
+        stage_costs(random_checkpoint(model, architecture), profile, images=1).values(), Cost()
+    )
     advance()
     layers = table.price(architecture)
-    return replace(table, rest=_not_below_zero(whole + layers.times(-1)))
+    return replace(table, rest=not_below_zero(whole + layers.times(-1)))
 
 
 def measure_lowered_latency(
@@ -78,6 +82,7 @@ def measure_lowered_latency(
     profile: Profile,
     kinds: tuple[Kind, ...],
     progress: Progress = lambda what, done, total: None,
+    forms: tuple[MlpForm, ...] = tuple(MlpForm),
 ) -> LatencyTable:
     """Count and time every choice as networks with a program's approximations make it.
 
@@ -85,10 +90,10 @@ def measure_lowered_latency(
     what it adds to a network of scaling heads and fused MLPs, from the second
     image on.
     """
-    _require_rounds(profile)
+    require_rounds(profile)
     model = program.model
     kinds = tuple(kind for kind in kinds if kind is not SCALING)
-    forms = tuple(form for form in MlpForm if lowered_form(form) is not MlpForm.FUSED)
+    wanted, forms = forms, tuple(own for own in forms if lowered_form(own) is not MlpForm.FUSED)
     steps, done = 1 + 2 * (len(kinds) + len(forms)), 0
 
     def layers_of(heads: tuple[Kind, ...], mlp: tuple[MlpForm, ...]) -> dict[str, Cost]:
@@ -96,7 +101,7 @@ def measure_lowered_latency(
         layer = LayerArchitecture(heads=heads, mlp=mlp)
         architecture = Architecture(layers=(layer,) * model.depth)
         variant = lower_with_plan(program.plan, model, architecture, program.engine)
-        costs = _stages(variant, profile, images=LEAST_RUNS)
+        costs = stage_costs(variant, profile, images=LEAST_RUNS)
         done += 1
         progress("profiling", done, steps)
         return costs
@@ -108,10 +113,10 @@ def measure_lowered_latency(
         """For every layer a line through what one and what all who make a choice add."""
 
         def beyond_base(costs: dict[str, Cost], name: str) -> Cost:
-            return _not_below_zero(costs[name] + base[name].times(-1))
+            return not_below_zero(costs[name] + base[name].times(-1))
 
         return [
-            _line(beyond_base(one, name), beyond_base(every, name), most)
+            line_through(beyond_base(one, name), beyond_base(every, name), most)
             for name in (f"block {index}" for index in range(model.depth))
         ]
 
@@ -138,15 +143,15 @@ def measure_lowered_latency(
                 SCALING: free,
                 **{kind: own[index] for kind, own in attention.items()},
             },
-            mlp={form: mlps[form][index] if form in mlps else free for form in MlpForm},
+            mlp={form: mlps[form][index] if form in mlps else free for form in wanted},
         )
         for index in range(model.depth)
     )
     settings = program.engine.apply(profile)
-    return _table(model, settings, layers, sum(base.values(), Cost()), "lowered networks")
+    return make_table(model, settings, layers, sum(base.values(), Cost()), "lowered networks")
 
 
-def _require_rounds(profile: Profile) -> None:
+def require_rounds(profile: Profile) -> None:
     if not profile.protocol.counts_rounds:
         raise UserError(
             f"a latency file prices exchanges, and messages of {profile.protocol.name} are no "
@@ -154,7 +159,7 @@ def _require_rounds(profile: Profile) -> None:
         )
 
 
-def _table(
+def make_table(
     model: ModelConfig, profile: Profile, layers: tuple[LayerCosts, ...], rest: Cost, what: str
 ) -> LatencyTable:
     return LatencyTable(
@@ -182,14 +187,14 @@ def _affine(make: Callable[[int], Component], most: int, profile: Profile) -> Ch
     one = _cost(measure_function(make(1).function, make(1).inputs, profile).cost)
     full = make(most)
     every = _cost(measure_function(full.function, full.inputs, profile).cost)
-    return _line(one, every, most)
+    return line_through(one, every, most)
 
 
-def _line(one: Cost, every: Cost, most: int) -> ChoiceCost:
+def line_through(one: Cost, every: Cost, most: int) -> ChoiceCost:
     if most == 1:
         return ChoiceCost(per_unit=one)
     each = (every + one.times(-1)).times(1 / (most - 1))
-    return ChoiceCost(shared=_not_below_zero(one + each.times(-1)), per_unit=_not_below_zero(each))
+    return ChoiceCost(shared=not_below_zero(one + each.times(-1)), per_unit=not_below_zero(each))
 
 
 def _cost(stage: StageCost) -> Cost:
@@ -200,14 +205,22 @@ def _cost(stage: StageCost) -> Cost:
     )
 
 
-def _stages(model: Model, profile: Profile, *, images: int) -> dict[str, Cost]:
-    """Return the cost of every stage for the last of some images."""
+def stage_costs(
+    model: Model, profile: Profile, *, images: int, reveal: Reveal = Reveal.LOGITS
+) -> dict[str, Cost]:
+    """Return the cost of every stage for the last of some images, computing for the quickest."""
     pixels = random_images(model.model, images)
-    batch = run(model, pixels, profile, reveal="logits", simulate=True).record.batches[-1]
-    return {stage.name: _cost(stage) for stage in batch.stages}
+    batches = run(model, pixels, profile, reveal=reveal, simulate=True).record.batches
+    by_stage = zip(*(batch.stages for batch in batches), strict=True)
+    return {
+        stages[-1].name: replace(
+            _cost(stages[-1]), compute_s=min(stage.compute_s for stage in stages)
+        )
+        for stages in by_stage
+    }
 
 
-def _not_below_zero(cost: Cost) -> Cost:
+def not_below_zero(cost: Cost) -> Cost:
     """Seconds are noisy, and a difference of two may come out negative."""
     values: dict[str, Any] = {name: max(0.0, value) for name, value in vars(cost).items()}
     return Cost(**values)

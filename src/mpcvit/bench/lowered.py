@@ -15,8 +15,8 @@ from typing import Any
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import NetworkLink, Profile
-from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
-from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
+from mpcvit.artifacts.record import BatchCost, Reveal, RunRecord, StageCost
+from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.bench.paper_tables import row_context
 from mpcvit.errors import UserError, nearest
 from mpcvit.kinds.table import Kind
@@ -43,8 +43,9 @@ def bench_lowering(
     profiles: Mapping[str, Profile],
     references: Sequence[PublicProgram],
     *,
-    networks: Sequence[str],
+    networks: Mapping[str, Architecture],
     batch_sizes: Sequence[int],
+    reveal: Reveal,
     stage: str | None,
     measure: bool,
     progress: Progress,
@@ -56,7 +57,6 @@ def bench_lowering(
     with a dealer. Then the row also tells what the set-up takes once, what a
     batch takes without it, and from which batch on it has paid.
     """
-    known = paper_networks(model)
     work = [
         (profile, name, batch_size)
         for profile in profiles
@@ -65,11 +65,19 @@ def bench_lowering(
     ]
     rows: list[Row] = []
     for index, (profile_name, name, batch_size) in enumerate(work):
-        profile, architecture = profiles[profile_name], known[name]
+        progress("networks", index, len(work))
+        profile, architecture = profiles[profile_name], networks[name]
         checkpoint = random_checkpoint(model, architecture)
         plan = plan_for(architecture, references)
         program = lower_with_plan(plan, model, architecture, choose_engine(profile))
-        costs = partial(_cost, profile=profile, batch_size=batch_size, stage=stage, measure=measure)
+        costs = partial(
+            _cost,
+            profile=profile,
+            batch_size=batch_size,
+            reveal=reveal,
+            stage=stage,
+            measure=measure,
+        )
         plain = costs(checkpoint, batches=1)
         lowered = costs(program, batches=LEAST_RUNS)
         if lowered["set_up_mb"]:
@@ -86,12 +94,13 @@ def bench_lowering(
                     "form": form,
                     "profile": profile_name,
                     "batch": batch_size,
+                    "reveal": reveal.value,
                     **cost,
                     "times_plain": _ratio(cost, plain),
                     **row_context(model, engine),
                 }
             )
-        progress("networks", index + 1, len(work))
+    progress("networks", len(work), len(work))
     return rows
 
 
@@ -161,6 +170,7 @@ def _cost(
     model: Model,
     profile: Profile,
     batch_size: int,
+    reveal: Reveal,
     stage: str | None,
     *,
     batches: int,
@@ -169,7 +179,13 @@ def _cost(
     """Of the last batch of a session."""
     images = random_images(model.model, batches * batch_size)
     record = run(
-        model, images, profile, batch_size=batch_size, reveal="logits", simulate=not measure
+        model,
+        images,
+        profile,
+        batch_size=batch_size,
+        reveal=reveal,
+        simulate=not measure,
+        insecure=True,
     ).record
     steady, set_up = _find(record.batches[-1], stage), record.set_up
     return {

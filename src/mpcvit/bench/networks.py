@@ -1,8 +1,11 @@
-"""The networks of the paper's measurements, with random weights: cost does not depend on them."""
+"""The networks of the paper's measurements, with random weights: cost does not depend on them.
+
+JAX is imported for weights alone, so that a shell can complete the names.
+"""
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,16 +16,22 @@ from mpcvit.artifacts.architecture import (
     MlpForm,
 )
 from mpcvit.artifacts.config import Activation, DataConfig, ModelConfig
+from mpcvit.artifacts.forms import FormChoice, NormForm, grid_of
 from mpcvit.artifacts.provenance import Environment, Provenance
+from mpcvit.errors import UserError
 from mpcvit.kinds.table import LINFORMER, QUAD2, RELU_SOFTMAX, SCALING, SOFTMAX, THE_X, Kind
-from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.model.vit import init_parameters
+
+if TYPE_CHECKING:
+    from mpcvit.model.checkpoint import Checkpoint
 
 RATIOS = (0.1, 0.3, 0.5, 0.7)
 _ALSO_WITH_TANH = ("softmax", "relu_softmax", "scaling", "mpcvit-0.3", "mpcvit-0.7")
 
 
-def random_checkpoint(model: ModelConfig, architecture: Architecture) -> Checkpoint:
+def random_checkpoint(model: ModelConfig, architecture: Architecture) -> "Checkpoint":
+    from mpcvit.model.checkpoint import Checkpoint
+    from mpcvit.model.vit import init_parameters
+
     return Checkpoint(
         model=model,
         architecture=architecture,
@@ -67,6 +76,29 @@ def paper_networks(model: ModelConfig) -> dict[str, Architecture]:
         **{f"mpcvit-plus-{ratio}": mixed(model, ratio, **tokens) for ratio in (0.3, 0.7)},
         **{f"mpcvit-plus-layer-{ratio}": mixed(model, ratio, **layers) for ratio in (0.3, 0.7)},
     }
+
+
+def polynomial_network(model: ModelConfig) -> Architecture:
+    """Return a network of sums and products alone, but for one layer norm.
+
+    It has scaling attention, batch norms and learnt quadratics. The first third of the
+    layers has all tokens, and the others a half and a quarter of the patches. The layer
+    norm is the one before the MLP of the second layer, which bounds what comes after it.
+    """
+    side = model.image_size // model.patch_size
+    layers = []
+    for index in range(model.depth):
+        patches = side**2 >> (3 * index // model.depth)
+        if grid_of(side, patches) is None:
+            raise UserError(f"{side} x {side} patches cannot be merged to {patches}")
+        form = FormChoice(
+            norm1=NormForm.BATCH,
+            norm2=NormForm.LAYER if index == 1 else NormForm.BATCH,
+            activation=Activation.QUADRATIC,
+            tokens=model.tokens - side**2 + patches,
+        )
+        layers.append(LayerArchitecture(heads=(SCALING,) * model.heads, form=form))
+    return Architecture(layers=tuple(layers), norm=NormForm.BATCH)
 
 
 def networks_as_written(model: ModelConfig) -> dict[str, tuple[ModelConfig, Architecture]]:

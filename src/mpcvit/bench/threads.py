@@ -42,9 +42,9 @@ def bench_threads(
         seconds: dict[str, list[float]] = {limit: [] for limit in limits}
         for turn in range(rounds):
             for limit, threads in limits.items():
-                with _thread_limit(threads):
+                with in_environment(THREADS_VARIABLE, str(threads)):
                     images = random_images(model, LEAST_RUNS)
-                    record = run(program, images, profile, batch_size=1).record
+                    record = run(program, images, profile, batch_size=1, insecure=True).record
                 seconds[limit].append(record.batches[-1].total.seconds)
             progress("rounds", index * rounds + turn + 1, len(networks) * rounds)
         spu_s = median(seconds["spu"])
@@ -65,14 +65,14 @@ def bench_threads(
 
 
 @contextmanager
-def _thread_limit(threads: int) -> Iterator[None]:
-    """Set the limit that parties inherit."""
-    before = os.environ.get(THREADS_VARIABLE)
-    os.environ[THREADS_VARIABLE] = str(threads)
+def in_environment(variable: str, value: str) -> Iterator[None]:
+    """Set a variable that parties inherit."""
+    before = os.environ.get(variable)
+    os.environ[variable] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ[THREADS_VARIABLE]
+            del os.environ[variable]
         else:
-            os.environ[THREADS_VARIABLE] = before
+            os.environ[variable] = before

@@ -18,7 +18,7 @@ from mpcvit.bench.paper_tables import row_context
 from mpcvit.errors import UserError
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.secure.parties.events import Journal, Result
+from mpcvit.secure.parties.events import Journal
 from mpcvit.secure.parties.roles import ROLES, Address, Role, free_addresses
 from mpcvit.secure.parties.supervise import PartyProcess, watch
 from mpcvit.secure.parties.wan import Relay, Route
@@ -112,8 +112,7 @@ def _run_over_spu_link(
             addresses = {**dialled, party.role: listening[party.role]}
             party.connect(addresses, session, profile, tls=folder / "certs" / "server")
         watch(parties, profile, journal)
-    answers = journal.find(Role.DATA_OWNER, Result).answers
-    return make_result(journal, answers, profile, transport="processes").record
+    return make_result(journal, profile, transport="processes").record
 
 
 def _run_through_tunnel(

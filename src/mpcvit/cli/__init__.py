@@ -3,20 +3,27 @@
 Stages are imported inside commands, so that help and completion answer at once.
 """
 
+import errno
+import warnings
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from mpcvit import __version__
+from mpcvit.artifacts.profile import InsecureProfileWarning
 from mpcvit.errors import UserError
 
-# In the order of the work, not of the alphabet.
-_ORDER = (
-    *("demo", "train", "estimate", "search", "derive", "retrain", "compare", "experiment"),
-    *("pipeline", "report", "evaluate", "show", "import", "lower", "explain", "run"),
-    *("certs", "serve", "predict", "dealer", "profile", "bench"),
-)
+# As the help shows them: by what a user wants, and in the order of the work.
+PANELS = {
+    "Use a model": ("demo", "import", "lower", "run", "serve", "predict", "app", "show"),
+    "Make a model": (*("train", "search", "derive", "retrain", "pipeline", "evaluate", "compare"),),
+    "Research": ("experiment", "bench", "profile", "estimate", "report", "explain"),
+    "Set up": ("doctor", "certs", "dealer", "configs"),
+}
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+_ORDER = tuple(_PANEL_OF)
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # of what standard output goes to
 
 
 class _Commands(TyperGroup):
@@ -25,11 +32,29 @@ class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=_ORDER.index)
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            command.rich_help_panel = _PANEL_OF[cmd_name]  # type: ignore[attr-defined]
+        return command
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except UserError as error:
             typer.echo(f"mpcvit: {error}", err=True)
+            raise typer.Exit(2) from error
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            typer.echo(f"mpcvit: cannot write the output: {error.strerror}", err=True)
+            raise typer.Exit(2) from error
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing in ("", "mpcvit"):
+                raise
+            needed = f"this command needs {missing}, which is not installed"
+            typer.echo(f"mpcvit: {needed}; run pip install mpcvit", err=True)
             raise typer.Exit(2) from error
 
 
@@ -58,24 +83,24 @@ def _root(
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    pass
+    # commands say it in their own words
+    warnings.filterwarnings("ignore", category=InsecureProfileWarning)
 
 
 # Each module registers its commands on `app`.
 from mpcvit.cli import (  # noqa: E402
     bench,  # noqa: F401
-    certs,  # noqa: F401
-    dealer,  # noqa: F401
     demo,  # noqa: F401
-    experiment,  # noqa: F401
     hosts,  # noqa: F401
     lowering,  # noqa: F401
     models,  # noqa: F401
     pipeline,  # noqa: F401
-    report,  # noqa: F401
+    research,  # noqa: F401
     run,  # noqa: F401
     search,  # noqa: F401
+    setup,  # noqa: F401
     training,  # noqa: F401
+    web,  # noqa: F401
 )
 
 

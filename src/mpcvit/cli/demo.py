@@ -1,6 +1,8 @@
 """`mpcvit demo`."""
 
+import webbrowser
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,9 +10,10 @@ import typer
 
 from mpcvit.cli import app
 from mpcvit.cli.options import AsJson
-from mpcvit.cli.report import write_report
+from mpcvit.cli.research.report import write_report
 from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.errors import UserError
+from mpcvit.storage import holding
 
 if TYPE_CHECKING:
     from mpcvit.demo.show import Shown
@@ -20,29 +23,32 @@ if TYPE_CHECKING:
 @app.command()
 def demo(
     images: Annotated[
-        int, typer.Option(min=1, help="How many of the sample images; they run all at a time.")
+        int, typer.Option(min=1, help="How many of the sample images; they run one by one.")
     ] = 4,
     models: Annotated[
         Path | None,
-        typer.Option(help="A showcase of your own, as tools/make_showcase.py makes it."),
+        typer.Option(help="Folder of a showcase of your own, with a showcase.json."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for networks, records and report.")] = (
         Path("runs/demo")
     ),
+    show_page: Annotated[
+        bool, typer.Option("--open", help="Open the report in the browser at the end.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Watch shipped networks classify images privately, and get a report of it.
 
-    A softmax network and the MPCViT that was searched and retrained from it run
-    as they were trained and as they were lowered, on sample images that come
-    with the package. The owners of model and images are two processes, joined
-    by an emulated WAN, and a third deals their randomness. Needs no network
-    and no data.
+    A plain softmax network classifies one image, so that its seconds are known.
+    Networks that were made for private inference classify all of them. The
+    owners of model and images are two processes, joined by an emulated WAN, and
+    a third deals their randomness. Needs no network and no data.
 
-    Example: mpcvit demo --images 2 --out runs/demo
+    Example: mpcvit demo --images 2 --open
     """
+    from mpcvit.artifacts.learnt import who_learns
     from mpcvit.artifacts.profile import load_profile
-    from mpcvit.demo.show import FORMS, show, who_learnt
+    from mpcvit.demo.show import show
     from mpcvit.demo.showcase import SHIPPED, Showcase
     from mpcvit.report.live import WholeProgress, console
 
@@ -53,20 +59,21 @@ def demo(
     samples, profile = showcase.samples[:images], load_profile(showcase.profile)
     line = profile.network
     console.print(
-        f"{images} images at a time, {profile.protocol.name} through an emulated line of "
+        f"{images} images one by one, {profile.protocol.name} through an emulated line of "
         f"{line.round_trip_ms:g} ms and {line.bandwidth_bytes_per_s / 1e6:g} MB/s",
         highlight=False,
         soft_wrap=True,
     )
-    with WholeProgress(len(showcase.networks) * len(FORMS)) as display:
+    with holding(out), WholeProgress(len(showcase.columns)) as display:
         shown = show(showcase, source, out, samples, display)
     if reused := [one.title for one in shown if one.reused]:
         note = f"{'; '.join(reused)}: measured before; remove {out} to run again"
         console.print(note, highlight=False, soft_wrap=True)
     page = out / "report.html"
-    # the paper's points are of far larger networks
-    charts = write_report([out], page, title="mpcvit demo", published=False)
-    learnt = who_learnt(profile)
+    charts = write_report([out], page, title="mpcvit demo")
+    learnt = {one.who: one.words for one in who_learns(profile)} | {"trusted": profile.trust}
+    if show_page and not webbrowser.open(page.resolve().as_uri()):
+        console.print(f"there is no browser here; open {page} in one", soft_wrap=True)
     if as_json:
         print_json(_document(shown, samples, learnt) | {"charts": charts, "report": str(page)})
         return
@@ -75,49 +82,53 @@ def demo(
     print_pairs(learnt, indent="  ")
     print(
         "  All ran on this machine, whose administrator sees everything. Between hosts,\n"
-        "  use mpcvit dealer, mpcvit serve and mpcvit predict (docs/two_hosts.md).\n"
+        "  use mpcvit dealer, mpcvit serve and mpcvit predict (each with --help).\n"
     )
     print_pairs({"networks": out, "report": page})
 
 
 def _tell(showcase: "Showcase", shown: "Sequence[Shown]", samples: "Sequence[Sample]") -> None:
     """One table: a column for each run, a row for each image, and what it cost below."""
-    count, first = len(samples), shown[0].record.measured_s
     lines = [
-        *(
-            (sample.truth, [one.predictions[i] for one in shown])
-            for i, sample in enumerate(samples)
-        ),
-        ("right", [f"{one.row['private_right']} of {count}" for one in shown]),
-        ("as in plaintext", [f"{one.row['agree']} of {count}" for one in shown]),
+        *((sample.truth, [_answer(one, i) for one in shown]) for i, sample in enumerate(samples)),
+        ("right", [f"{one.row['private_right']} of {one.row['images']}" for one in shown]),
+        ("as in plaintext", [f"{one.row['agree']} of {one.row['images']}" for one in shown]),
         (f"top-1 of {showcase.test_images:,}", [f"{one.row['top1']:.2f} %" for one in shown]),
-        ("MB sent", [f"{one.record.sent_bytes / 1e6:,.1f}" for one in shown]),
-        ("MB dealt before", [_dealt(one) for one in shown]),
-        ("exchanges", [f"{one.record.exchanges:,}" for one in shown]),
-        ("seconds", [f"{one.record.measured_s:.1f}" for one in shown]),
-        ("speed-up", [f"{first / one.record.measured_s:.1f}" for one in shown]),
+        ("MB sent per image", [f"{one.row['sent_mb']:,.1f}" for one in shown]),
+        ("MB dealt before, per image", [_dealt(one) for one in shown]),
+        ("exchanges per image", [f"{one.row['exchanges']:,}" for one in shown]),
+        ("seconds per image", [f"{one.image_s:.1f}" for one in shown]),
+        ("seconds, all images", [f"{one.record.times.images_s:.1f}" for one in shown]),
+        ("seconds of set-up", [f"{one.record.times.set_up_s:.1f}" for one in shown]),
+        ("seconds in all", [f"{one.record.times.total_s:.1f}" for one in shown]),
+        ("speed-up", [f"{shown[0].image_s / one.image_s:.1f}" for one in shown]),
     ]
     titles = [one.title for one in shown]
     rows = [{"truth": name, **dict(zip(titles, cells, strict=True))} for name, cells in lines]
     print_table(rows, {"truth": "{truth}", **{title: f"{{{title}:>}}" for title in titles}})
 
 
+def _answer(one: "Shown", place: int) -> str:
+    answer = one.answer(place)
+    return "not run" if answer is None else f"{answer[0]}, {answer[1]:.1f} s"
+
+
 def _dealt(one: "Shown") -> str:
     offline = one.record.offline
-    return "–" if offline is None else f"{offline.received_bytes / 1e6:,.1f}"
+    return "–" if offline is None else f"{offline.received_bytes / one.record.images / 1e6:,.1f}"
 
 
 def _document(
     shown: "Sequence[Shown]", samples: "Sequence[Sample]", learnt: dict[str, str]
 ) -> dict[str, Any]:
-    first = shown[0].record.measured_s
     return {
         "truths": [sample.truth for sample in samples],
         "networks": [
             {
                 **one.row,
                 "predictions": list(one.predictions),
-                "speed_up": round(first / one.record.measured_s, 2),
+                "times": asdict(one.record.times),
+                "speed_up": round(shown[0].image_s / one.image_s, 2),
             }
             for one in shown
         ],

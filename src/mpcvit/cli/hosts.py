@@ -8,14 +8,17 @@ import typer
 
 from mpcvit.artifacts.profile import DEALER_DEFAULT, SECURE_DEFAULT, default_profile, load_profile
 from mpcvit.artifacts.record import Reveal
-from mpcvit.cli import app
+from mpcvit.cli import app, complete
+from mpcvit.cli.answers import AnswersOption, Output, Resume, Stream, Strict, answer_pictures
 from mpcvit.cli.options import AsJson
-from mpcvit.cli.run import BatchSize, Pictures, RecordFile, RevealOption, print_result
+from mpcvit.cli.run import BatchSize, IgnoreMemory, Pictures, RecordFile, RevealOption
 from mpcvit.cli.running import until_stopped
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
+    from mpcvit.secure.parties.events import Progress, TakeAnswer
+    from mpcvit.secure.result import RunResult
     from mpcvit.secure.service.visit import ConnectionLogLine
 
 TlsFolder = Annotated[
@@ -39,6 +42,7 @@ HostsProfile = Annotated[
     typer.Option(
         "--profile",
         metavar="PROFILE",
+        autocompletion=complete.profile,
         help="Protocol, ring and limits: a TOML file, or the name of a profile that comes with "
         f"mpcvit. The default is {SECURE_DEFAULT}, and {DEALER_DEFAULT} with --dealer.",
     ),
@@ -55,6 +59,12 @@ DealerKey = Annotated[
     Path | None,
     typer.Option("--dealer-key", metavar="FILE", help="The dealer's public.pem."),
 ]
+ServerAddress = Annotated[
+    str, typer.Option("--server", metavar="HOST:PORT", help="Address of `mpcvit serve`.")
+]
+Wait = Annotated[
+    float, typer.Option(min=0, metavar="SECONDS", help="Longest time in the server's queue.")
+]
 METRICS = "127.0.0.1:9464"
 
 
@@ -62,7 +72,11 @@ METRICS = "127.0.0.1:9464"
 def serve(
     model_file: Annotated[
         Path | None,
-        typer.Argument(metavar="MODEL", help="Checkpoint, or folder of a lowered program."),
+        typer.Argument(
+            metavar="MODEL",
+            help="Checkpoint, or folder of a lowered program.",
+            autocompletion=complete.model,
+        ),
     ] = None,
     listen: Annotated[
         str | None,
@@ -128,6 +142,7 @@ def serve(
         typer.Option("--status", help="Print the numbers of the server that runs, and end."),
     ] = False,
     insecure_first_party: InsecureFirstParty = False,
+    ignore_memory: IgnoreMemory = False,
     max_sessions: Annotated[
         int | None, typer.Option(min=1, help="End after this number of sessions.")
     ] = None,
@@ -182,6 +197,7 @@ def serve(
             advertise=advertise,
             metrics=None if metrics == "none" else metrics,
             insecure_first_party=insecure_first_party,
+            ignore_memory=ignore_memory,
             max_sessions=max_sessions,
             stop=stop,
             started=started,
@@ -204,19 +220,20 @@ def _print_status(address: str, *, as_json: bool) -> None:
 @app.command()
 def predict(
     images: Pictures,
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of `mpcvit serve`.")],
+    server: ServerAddress,
     tls: TlsFolder,
     profile: HostsProfile = None,
     batch_size: BatchSize = 1,
     dealer: DealerAddress = None,
     dealer_key: DealerKey = None,
-    wait: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="Longest time in the server's queue."),
-    ] = 600.0,
+    wait: Wait = 600.0,
     insecure_first_party: InsecureFirstParty = False,
+    answers: AnswersOption = None,
+    resume: Resume = False,
     out: RecordFile = None,
     as_json: AsJson = False,
+    stream: Stream = False,
+    strict: Strict = False,
 ) -> None:
     """Classify images privately with a model that another host serves.
 
@@ -226,16 +243,18 @@ def predict(
 
     Example: mpcvit predict photo.png --server model.example.org:9000 --tls certs/client
     """
-    from mpcvit.data import list_pictures
-
-    settings = load_profile(profile or default_profile(dealer))
-    pictures = list_pictures(images)
-
-    from mpcvit.report.live import counting
+    from mpcvit.hosts.allowed import read_allowed
+    from mpcvit.hosts.credentials import load_credentials
+    from mpcvit.hosts.peer import CLIENT
     from mpcvit.secure.predict import predict as stage
 
-    with counting() as progress:
-        result = stage(
+    settings = load_profile(profile or default_profile(dealer))
+    output = Output(
+        out=out, answers=answers, resume=resume, as_json=as_json, stream=stream, strict=strict
+    )
+
+    def classify(pictures: list[Path], progress: "Progress", answered: "TakeAnswer") -> "RunResult":
+        return stage(
             pictures,
             server=server,
             tls=tls,
@@ -246,5 +265,11 @@ def predict(
             wait_s=wait,
             insecure_first_party=insecure_first_party,
             progress=progress,
+            answered=answered,
         )
-    print_result(pictures, result, settings, out=out, as_json=as_json)
+
+    asked = {
+        "server's certificate": sorted(read_allowed(load_credentials(tls, CLIENT).allowed)),
+        "profile": settings.shared_settings(),
+    }
+    answer_pictures(images, asked, settings, output, classify)

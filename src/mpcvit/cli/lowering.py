@@ -1,16 +1,18 @@
 """`mpcvit lower` and `mpcvit explain`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mpcvit.artifacts.profile import SECURE_DEFAULT, load_profile
-from mpcvit.cli import app
+from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson, DataFolder, ModelFile
 from mpcvit.cli.run import ProfileName
 from mpcvit.cli.running import load_training_images
 from mpcvit.cli.show import print_json, print_table
+from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET, Guard
 
 if TYPE_CHECKING:
@@ -22,8 +24,20 @@ def lower(
     model_file: ModelFile,
     out: Annotated[Path, typer.Option("--out", help="Folder for the program.")],
     data: DataFolder = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            help="Folder of photos to calibrate with, at least 20; no labels are needed.",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at a photo that cannot be read.")
+    ] = False,
     profile: ProfileName = SECURE_DEFAULT,
-    images: Annotated[int, typer.Option(min=1, help="Training images to calibrate with.")] = 1024,
+    images: Annotated[
+        int, typer.Option(min=1, help="Photos or training images to calibrate with, at most.")
+    ] = 1024,
     error_budget: Annotated[
         float,
         typer.Option(
@@ -45,26 +59,41 @@ def lower(
     """Turn a checkpoint into a program that computes the same in far fewer exchanges.
 
     Linear steps are folded into weights, and expensive functions replaced by
-    polynomials over intervals that training images stay within. These intervals
-    become known to the other party; the weights do not. For a
-    profile with a dealer the program also carries the script of what it will
-    ask of it, so that nobody has to rehearse it.
+    polynomials over intervals that photos or training images stay within, with
+    wider margins if they are few. These intervals become known to the other
+    party; the weights do not. For a profile with a dealer the program also
+    carries the script of what it will ask of it, so that nobody has to rehearse it.
 
-    Example: mpcvit lower model.safetensors --data cifar10 --profile semi2k-dealer --out program
+    Example: mpcvit lower model.safetensors --calibrate photos --out program
     """
+    if calibrate is not None and data is not None:
+        raise UserError("--calibrate and --data exclude each other: give one folder")
+    if strict and calibrate is None:
+        raise UserError("--strict goes with --calibrate")
     settings = load_profile(profile)
 
-    from mpcvit.data import sample_evenly
+    from mpcvit.data import Photos, read_photos, sample_evenly
     from mpcvit.make_program import lower as make_program
     from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.report.live import counting
 
     checkpoint = Checkpoint.load(model_file)
     with counting() as progress:
-        split = load_training_images(checkpoint, data, progress)
+        chosen: Photos | list[Any]
+        if calibrate is not None:
+            chosen = read_photos(
+                calibrate,
+                checkpoint.model,
+                checkpoint.data,
+                most=images,
+                strict=strict,
+                progress=progress,
+            )
+        else:
+            chosen = sample_evenly(load_training_images(checkpoint, data, progress), images)
         program = make_program(
             checkpoint,
-            sample_evenly(split, images),
+            chosen,
             settings,
             error_budget=error_budget,
             guard=guard,
@@ -72,13 +101,18 @@ def lower(
             progress=progress,
         )
     program.save(out)
-    _tell(program, as_json)
+    _tell(program, as_json, chosen.skipped if isinstance(chosen, Photos) else ())
 
 
 @app.command()
 def explain(
     program_folder: Annotated[
-        Path, typer.Argument(metavar="PROGRAM", help="Folder of a lowered program.")
+        Path,
+        typer.Argument(
+            metavar="PROGRAM",
+            help="Folder of a lowered program.",
+            autocompletion=complete.program,
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -91,7 +125,7 @@ def explain(
     _tell(SecureProgram.load(program_folder), as_json)
 
 
-def _tell(program: "SecureProgram", as_json: bool) -> None:
+def _tell(program: "SecureProgram", as_json: bool, skipped: Sequence[str] = ()) -> None:
     from mpcvit.codec import encode
 
     rows, engine = _rows(program), encode(program.engine)
@@ -99,6 +133,7 @@ def _tell(program: "SecureProgram", as_json: bool) -> None:
         print_json(
             {
                 "digest": program.digest(),
+                "skipped": list(skipped),
                 "engine": engine,
                 "calibration": encode(program.calibration),
                 "trust": encode(program.public.trust),
@@ -121,6 +156,8 @@ def _tell(program: "SecureProgram", as_json: bool) -> None:
         f"logits     off by {calibration.error:.2g} of their spread on {calibration.images:,} "
         f"images of calibration, within the budget of {calibration.error_budget:g}"
     )
+    for sentence in skipped:
+        print(f"skipped    {sentence}")
     _tell_trust(program)
     for own in program.public.scripts.values():
         print(
@@ -146,10 +183,22 @@ def _tell(program: "SecureProgram", as_json: bool) -> None:
 def _tell_trust(program: "SecureProgram") -> None:
     """How far inputs may go, and what happens to those that go further."""
     trust, calibration = program.public.trust, program.calibration
+    if calibration.agreeing:
+        print(
+            f"agreement  {calibration.agreeing:,} of {calibration.images:,} images of calibration "
+            f"get the network's class; {calibration.left:,} leave an interval"
+        )
+    if calibration.widening > 1:
+        print(
+            f"margin     raised to the power {calibration.widening:g}, because "
+            f"{calibration.images:,} images are few"
+        )
     print(
         f"reach      intervals hold up to {calibration.reach:g} times the contrast of the images "
         "of calibration"
     )
+    if calibration.leaving:
+        print(f"           beyond, these leave theirs: {', '.join(calibration.leaving)}")
     verdicts = [entry.rpartition(": ") for entry in calibration.odd]
     for word in sorted({verdict for _, _, verdict in verdicts}):
         names = [name for name, _, own in verdicts if own == word]

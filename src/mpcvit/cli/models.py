@@ -1,6 +1,5 @@
 """`mpcvit evaluate`, `mpcvit show` and `mpcvit import`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,6 @@ from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
     from mpcvit.model.checkpoint import Checkpoint
-    from mpcvit.train.evaluate import Evaluation
 
 
 @app.command()
@@ -37,7 +35,8 @@ def evaluate(
     """Measure a model's accuracy on the test split of a data set.
 
     The data set is the one that the model was trained on; give its folder
-    with --data, unless it is embedded. Of a lowered program the plaintext
+    with --data, unless it is embedded. Its classes are matched with the model's by
+    name, and the output says so. Of a lowered program the plaintext
     emulation is measured: the very formulas that the private run computes,
     and how often images leave the intervals that they are made for.
 
@@ -73,20 +72,26 @@ def evaluate(
             evaluation, out_of_range = emulation.evaluation, emulation.out_of_range
             judged = {name: getattr(emulation, name) for name in ("left", "refused", "close")}
         else:
-            evaluation = _evaluate_checkpoint(model, split, batch_size, show_progress)
+            from mpcvit.train.evaluate import evaluate_checkpoint
+
+            evaluation = evaluate_checkpoint(model, split, batch_size, show_progress)
     if as_json:
         print_json(
             encode(evaluation)
+            | {"classes": split.matching}
             | ({} if out_of_range is None else {"outside": out_of_range})
             | judged
         )
         return
     rate = evaluation.images / evaluation.seconds
+    # of five classes or fewer, every answer is among the five likeliest
+    top5 = {"top-5": f"{100 * evaluation.top5:.2f} %"} if model.model.classes > 5 else {}
     print_pairs(
         {
             "images": f"{evaluation.images:,}",
+            "classes": split.matching,
             "top-1": f"{100 * evaluation.top1:.2f} %",
-            "top-5": f"{100 * evaluation.top5:.2f} %",
+            **top5,
             "loss": f"{evaluation.loss:.4f}",
             "time": f"{evaluation.seconds:.1f} s ({rate:,.0f} images/s)",
         }
@@ -99,22 +104,6 @@ def evaluate(
         print(f"left    {judged['left']:,} images have such values, or logits out of bounds")
         print(f"refused {judged['refused']:,} images get no answer in a private run")
         print(f"close   {judged['close']:,} answers come with a word that another may be as likely")
-
-
-def _evaluate_checkpoint(
-    checkpoint: "Checkpoint", split: Any, batch_size: int, progress: Callable[[int, int], None]
-) -> "Evaluation":
-    from mpcvit.model.vit import ViT
-    from mpcvit.train.devices import Devices
-    from mpcvit.train.evaluate import Evaluator
-
-    vit = ViT(checkpoint.model, checkpoint.architecture)
-    evaluator = Evaluator(
-        lambda parameters, images: vit.apply({"params": parameters}, images)[0],
-        Devices(),
-        batch_size,
-    )
-    return evaluator(checkpoint.parameters, split, checkpoint.data, progress)
 
 
 @app.command()
@@ -148,7 +137,7 @@ def show(model_file: ModelFile, as_json: AsJson = False) -> None:
     print("\nArchitecture")
     print("  " + checkpoint.architecture.picture().replace("\n", "\n  "))
     _print_section("\nParameters", {name: f"{size:>12,}" for name, size in sizes.items()})
-    _print_section("\nInput", {"mean": checkpoint.data.mean, "std": checkpoint.data.std})
+    _print_section("\nInput", _input_of(checkpoint))
     _print_section("\nProvenance", {**provenance.pop("environment"), **provenance})
     print(f"\nClasses ({len(checkpoint.classes)})\n  {', '.join(checkpoint.classes)}")
 
@@ -182,6 +171,13 @@ def import_(
     relu_after: Annotated[
         bool, typer.Option(help="Whether MPCViT+ tokens without GeLU end in a ReLU.")
     ] = True,
+    image_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Another image size; positions are interpolated to it."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace the file that --out names.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Import foreign weights: the paper's authors', timm's or Hugging Face's.
@@ -190,16 +186,21 @@ def import_(
 
     Example: mpcvit import vit-base/ --out vit-base.safetensors
     """
-    from mpcvit.artifacts.config import DataConfig
+    if out.exists() and not fresh:
+        raise UserError(f"{out} exists already; add --fresh to replace it, or choose another --out")
+
     from mpcvit.foreign import read_foreign
 
     names = None if class_names is None else read_lines(class_names)
-    foreign = read_foreign(source, heads=heads, class_names=names, relu_after=relu_after)
-    means = parse_numbers(mean, "--mean") or foreign.mean
-    stds = parse_numbers(std, "--std") or foreign.std
-    if means is None or stds is None:
+    foreign = read_foreign(
+        source, heads=heads, class_names=names, relu_after=relu_after, image_size=image_size
+    )
+    data = foreign.data_config(parse_numbers(mean, "--mean"), parse_numbers(std, "--std"))
+    if data is None:
         raise UserError(
-            f"{source} does not say how its images are normalised; add --mean and --std"
+            f"{source} does not say how its images are prepared (preprocessor_config.json, or "
+            "pretrained_cfg in config.json): copy that file beside the weights, or add --mean and "
+            "--std"
         )
 
     from mpcvit.artifacts.provenance import Environment, Provenance
@@ -208,7 +209,7 @@ def import_(
     checkpoint = Checkpoint(
         model=foreign.model,
         architecture=foreign.architecture,
-        data=DataConfig(mean=means, std=stds, eval_crop=foreign.eval_crop or 1.0),
+        data=data,
         classes=foreign.classes,
         parameters=foreign.parameters,
         provenance=Provenance(
@@ -220,6 +221,7 @@ def import_(
         print_json({"model": str(out), "parameters": checkpoint.parameter_count})
         return
     print(checkpoint.architecture.picture())
+    _print_section("Input", _input_of(checkpoint))
     print(f"{checkpoint.parameter_count:,} parameters written to {out}")
 
 
@@ -231,6 +233,13 @@ def _parameters_by_part(checkpoint: "Checkpoint") -> dict[str, int]:
         part = name.split(".")[0].split("_")[0]
         sizes[part] = sizes.get(part, 0) + tensor.size
     return {**sizes, "total": sum(sizes.values())}
+
+
+def _input_of(checkpoint: "Checkpoint") -> dict[str, Any]:
+    """Return how pictures become the model's input."""
+    data, size = checkpoint.data, checkpoint.model.image_size
+    fit = data.fit.describe(size, data.eval_crop)
+    return {"pictures": fit, "mean": data.mean, "std": data.std}
 
 
 def _print_section(title: str, entries: dict[str, Any]) -> None:

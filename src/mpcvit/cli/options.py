@@ -6,16 +6,29 @@ from typing import Annotated
 import typer
 
 from mpcvit.artifacts.config import Config, load_config
+from mpcvit.cli import complete
 from mpcvit.errors import UserError
 
 ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="Experiment as TOML, such as configs/digits.toml.")
+    Path,
+    typer.Argument(
+        metavar="CONFIG",
+        help="TOML file, or a name that `mpcvit configs` lists, such as digits.",
+        autocompletion=complete.config,
+    ),
 ]
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Checkpoint (.safetensors).")]
+ModelFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="Checkpoint (.safetensors).", autocompletion=complete.checkpoint
+    ),
+]
 AnyModelFile = Annotated[
     Path,
     typer.Argument(
-        metavar="MODEL", help="Checkpoint (.safetensors), or a lowered program's folder."
+        metavar="MODEL",
+        help="Checkpoint (.safetensors), or a lowered program's folder.",
+        autocompletion=complete.model,
     ),
 ]
 DataFolder = Annotated[

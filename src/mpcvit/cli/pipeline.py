@@ -9,24 +9,38 @@ import typer
 
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
-from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, parse_numbers, settings_of
-from mpcvit.cli.report import write_report
-from mpcvit.cli.run import ProfileName
-from mpcvit.cli.running import load_data
+from mpcvit.cli import app, complete
+from mpcvit.cli.options import AsJson, DataFolder, Overrides, parse_numbers
+from mpcvit.cli.research.report import write_report
+from mpcvit.cli.running import load_data, require_training_packages, tell_start
 from mpcvit.cli.search import parse_seconds
 from mpcvit.cli.show import print_json, print_pairs, print_table
+from mpcvit.cli.start import From, load_start, settings_from
 from mpcvit.cores import split_cpu
+from mpcvit.errors import UserError
+from mpcvit.storage import holding
 
 if TYPE_CHECKING:
     from mpcvit.pipeline.run import Step
     from mpcvit.report.live import WholeProgress
     from mpcvit.train.loop import Observer
 
+_FINE_TUNING = "finetune"  # the configuration for a model of one's own
+_MEASURING, _SERVING = "semi2k-wan", "semi2k-dealer-wan"
+_SESSION = 3  # images from which on masks of weights are reused
+
 
 @app.command()
 def pipeline(
-    config_file: ConfigFile,
+    config_file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="TOML file, or a name that `mpcvit configs` lists; finetune with --from.",
+            autocompletion=complete.config,
+        ),
+    ] = None,
+    start: From = None,
     data: DataFolder = None,
     overrides: Overrides = None,
     ratios: Annotated[
@@ -37,14 +51,30 @@ def pipeline(
         ),
     ] = None,
     budgets: Annotated[
-        str | None, typer.Option(help="Seconds for whole networks, such as 12s,20s.")
+        str | None,
+        typer.Option(
+            "--budgets",
+            "--budget",
+            help="Seconds that a private image may take, such as 15s or 12s,20s.",
+        ),
     ] = None,
     baselines: Annotated[
         str | None,
         typer.Option(help="Also train these of the paper's baselines, as relu_softmax,scaling."),
     ] = None,
-    profile: ProfileName = "semi2k-wan",
-    images: Annotated[int, typer.Option(min=1, help="Test images to classify privately.")] = 1,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="PROFILE",
+            help=f"Profile to measure with; {_MEASURING}, or with --from {_SERVING}.",
+            autocompletion=complete.profile,
+        ),
+    ] = None,
+    images: Annotated[
+        int | None,
+        typer.Option(min=1, help="Test images to classify privately; 1, or with --from 3."),
+    ] = None,
     simulate: Annotated[
         bool,
         typer.Option("--simulate", help="Measure in threads: same counts, no measured seconds."),
@@ -57,25 +87,38 @@ def pipeline(
 ) -> None:
     """Go the whole way: teacher, profile, search, derive, retrain, lower, measure, report.
 
-    Stop it at any time: the same command goes on where it was, and reuses every
-    step whose result is there. `mpcvit experiment` shares its runs.
+    With --from the teacher is your own network, fine-tuned, and the others start
+    from it. Seconds are then those of lowered networks. Stop it at any time: the
+    same command goes on where it was, and reuses every step whose result is there.
+    `mpcvit experiment` shares its runs.
 
-    Example: mpcvit pipeline configs/digits-quick.toml --ratios 0.3,0.7
+    Example: mpcvit pipeline --from vit-folder --data photos --budget 15s
     """
+    if config_file is None:
+        if start is None:
+            raise UserError(
+                "name a configuration, as mpcvit configs lists them, or your model with --from"
+            )
+        config_file = Path(_FINE_TUNING)
+    shares = parse_numbers(ratios, "--ratios")
+    seconds = tuple(parse_seconds(own, "--budget") for own in (budgets or "").split(",") if own)
+    chosen = {} if shares is None and not seconds else {"ratios": shares or ()}
+    settings_of_run = load_profile(profile or (_MEASURING if start is None else _SERVING))
+    begun = load_start(start)
+    settings = settings_from(begun, config_file, data, overrides)
+    config = load_config(config_file, settings)
+
     from mpcvit.pipeline.plan import Plan
 
-    settings = settings_of(data, overrides)
-    config = load_config(config_file, settings)
-    shares = parse_numbers(ratios, "--ratios")
-    seconds = tuple(parse_seconds(part) for part in budgets.split(",")) if budgets else ()
-    chosen = {} if shares is None and not seconds else {"ratios": shares or ()}
+    require_training_packages()
     plan = Plan(
         config=config,
-        profile=load_profile(profile),
+        profile=settings_of_run,
         budgets_s=seconds,
         baselines=tuple(name.strip() for name in baselines.split(",")) if baselines else (),
-        images=images,
+        images=images or (1 if begun is None else _SESSION),
         simulate=simulate,
+        start=begun,
         **chosen,
     )
     split_cpu(config.train.batch_size)
@@ -87,15 +130,19 @@ def pipeline(
     from mpcvit.train.loop import StoppedError
 
     dataset = load_data(config)
-    with WholeProgress(Pipeline.count_steps(plan)) as display:
-        store = RunStore(
-            config_file=config_file,
-            overrides=tuple(settings),
-            dataset=dataset,
-            runs=runs,
-            price=estimate,
-            watch=lambda name: _watch(display),
-        )
+    store = RunStore(
+        config_file=config_file,
+        overrides=tuple(settings),
+        dataset=dataset,
+        runs=runs,
+        price=estimate,
+        watch=lambda name: _watch(display),
+        start=begun,
+    )
+    if begun is not None:
+        own = store.network_config(plan.teacher, config.seed)
+        tell_start(own, dataset, begun, begun.architecture)
+    with holding(runs / config.name), WholeProgress(Pipeline.count_steps(plan)) as display:
         course = Pipeline(plan=plan, store=store, display=display)
         try:
             course.run()

@@ -12,16 +12,21 @@ import typer
 
 from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import MODEL_FILE, SEARCH_FILE, STATE_FILE
-from mpcvit.errors import UserError
+from mpcvit.cli import complete
+from mpcvit.errors import UserError, needs_extra
 
 if TYPE_CHECKING:
+    from mpcvit.artifacts.architecture import Architecture
     from mpcvit.data import Dataset, Split
     from mpcvit.data.dataset import SplitName
     from mpcvit.lowering.program import Model
+    from mpcvit.model.checkpoint import Checkpoint
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help="Run folder; runs/NAME unless given."),
+    typer.Option(
+        "--out", help="Run folder; runs/NAME unless given.", autocompletion=complete.run_folder
+    ),
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on from the run folder's last saved state.")
@@ -60,7 +65,10 @@ def load_data(config: Config) -> "Dataset":
 def load_test_images(
     model: "Model", data: Path | None, progress: Callable[[str, int, int], None]
 ) -> "Split":
-    """Load the test images of a model's data set, or of another folder."""
+    """Load the test images of a model's data set, or of another folder.
+
+    Their classes are matched with the model's by name.
+    """
     return _load_images(model, data, "test", progress)
 
 
@@ -88,9 +96,16 @@ def _load_images(
         which,
         image_size=config.image_size,
         channels=config.channels,
-        classes=config.classes,
+        classes=model.classes if which == "test" else config.classes,
         progress=progress,
     )
+
+
+def require_training_packages() -> None:
+    """Refuse to train without the extra `train`, before data are read."""
+    with needs_extra("train", "training"):
+        import matplotlib  # noqa: F401
+        import tensorboardX  # noqa: F401
 
 
 def run_training(
@@ -105,14 +120,33 @@ def run_training(
     from mpcvit.train.devices import join_hosts
     from mpcvit.train.loop import StoppedError
 
+    require_training_packages()
     join_hosts(config.distributed)
     dataset = load_data(config)
+    if settings.get("start") is not None and not settings.get("resume"):
+        tell_start(config, dataset, settings["start"], settings.get("architecture"))
     try:
         with LiveProgress() as live:
             return stage(config, dataset, folder, observers=(live, FigureWriter()), **settings)
     except StoppedError as stopped:
         console.print(f"{stopped}; add --resume to go on", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
+
+
+def tell_start(
+    config: Config, dataset: "Dataset", start: "Checkpoint", architecture: "Architecture | None"
+) -> None:
+    """Print what a training takes over from a checkpoint, and what is new."""
+    from mpcvit.artifacts.architecture import Architecture
+    from mpcvit.model.start import start_from
+    from mpcvit.model.vit import init_parameters
+    from mpcvit.report.live import console
+
+    model = config.model
+    uniform = Architecture.uniform(model.attention, depth=model.depth, heads=model.heads)
+    fresh = init_parameters(model, architecture or uniform, config.seed)
+    begun = start_from(start, fresh, model, dataset.classes)
+    console.print(f"start: {begun}", highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.provenance import CURVES_FILE, MODEL_FILE, judged_by
-from mpcvit.cli import app
-from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides, configure
+from mpcvit.cli import app, complete
+from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides
 from mpcvit.cli.running import Fresh, Out, Resume, check_run_folder, run_training
 from mpcvit.cli.show import print_json, print_pairs
+from mpcvit.cli.start import From, load_start, settings_from
 from mpcvit.cores import split_cpu
 
 if TYPE_CHECKING:
@@ -28,19 +30,21 @@ def train(
         Path | None,
         typer.Option("--arch", help="Architecture (JSON); model.attention everywhere otherwise."),
     ] = None,
+    start: From = None,
     resume: Resume = False,
     fresh: Fresh = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model from scratch.
+    """Train a model from scratch, or from the weights of another (--from).
 
     Writes model.safetensors, log.jsonl, curves.png and TensorBoard files into
     the run folder. Ctrl-C saves and stops; --resume goes on to the very same
     parameters as an uninterrupted run.
 
-    Example: mpcvit train configs/digits.toml --set train.epochs=5
+    Example: mpcvit train digits --set train.epochs=5
     """
-    config = configure(config_file, data, overrides)
+    begun = load_start(start)
+    config = load_config(config_file, settings_from(begun, config_file, data, overrides))
     architecture = None if arch is None else _load_architecture(arch, config)
     folder = out or config.folder
     check_run_folder(folder, resume=resume, fresh=fresh)
@@ -49,7 +53,7 @@ def train(
     from mpcvit.train.supervised import train as stage
 
     _tell(
-        run_training(stage, config, folder, architecture=architecture, resume=resume),
+        run_training(stage, config, folder, architecture=architecture, start=begun, resume=resume),
         folder,
         as_json,
     )
@@ -59,10 +63,16 @@ def train(
 def retrain(
     config_file: ConfigFile,
     arch: Annotated[Path, typer.Option("--arch", help="Architecture to train (JSON).")],
-    teacher: Annotated[Path, typer.Option("--teacher", help="Checkpoint to learn from.")],
+    teacher: Annotated[
+        Path,
+        typer.Option(
+            "--teacher", help="Checkpoint to learn from.", autocompletion=complete.checkpoint
+        ),
+    ],
     data: DataFolder = None,
     overrides: Overrides = None,
     out: Out = None,
+    start: From = None,
     resume: Resume = False,
     fresh: Fresh = False,
     as_json: AsJson = False,
@@ -72,10 +82,11 @@ def retrain(
     The loss adds up labels, the teacher's logits and its last tokens, by the
     weights of the distill section; a weight of 0 switches a term off.
 
-    Example: mpcvit retrain configs/digits.toml --arch arch.json --teacher
+    Example: mpcvit retrain digits --arch arch.json --teacher
     runs/digits/model.safetensors --out runs/retrained
     """
-    config = configure(config_file, data, overrides)
+    begun = load_start(start)
+    config = load_config(config_file, settings_from(begun, config_file, data, overrides))
     architecture = _load_architecture(arch, config)
     folder = out or config.folder
     check_run_folder(folder, resume=resume, fresh=fresh)
@@ -90,6 +101,7 @@ def retrain(
         folder,
         architecture=architecture,
         teacher=Checkpoint.load(teacher),
+        start=begun,
         resume=resume,
     )
     _tell(checkpoint, folder, as_json)

@@ -7,6 +7,7 @@ import typer
 
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.cli import complete
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
@@ -26,10 +27,15 @@ from mpcvit.cli.run import ProfileName
 @bench.command()
 def dealer(
     config_file: ConfigFile = CIFAR,
-    network: Annotated[str, typer.Option(help="Network of the paper.")] = "relu_softmax",
+    network: Annotated[
+        str, typer.Option(help="Network of the paper.", autocompletion=complete.network)
+    ] = "relu_softmax",
     like: Annotated[
         Path,
-        typer.Option(help="Lowered program, or its program.json, whose approximations are used."),
+        typer.Option(
+            show_default="one of the package",
+            help="Lowered program, or its program.json, whose approximations are used.",
+        ),
     ] = EXAMPLES[0],
     profile: ProfileName = "semi2k-dealer-wan",
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each, in turns.")] = 3,

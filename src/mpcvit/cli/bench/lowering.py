@@ -5,13 +5,17 @@ from typing import Annotated
 
 import typer
 
+from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.record import Reveal
+from mpcvit.cli import complete
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
     DEALER_PROFILE,
     EXAMPLES,
+    Architectures,
     Measure,
     TableOut,
     beside_paper,
@@ -24,6 +28,7 @@ from mpcvit.cli.options import (
     Overrides,
     parse_whole_numbers,
 )
+from mpcvit.cli.run import RevealOption
 
 
 @bench.command()
@@ -31,19 +36,30 @@ def lowering(
     config_file: ConfigFile = CIFAR,
     overrides: Overrides = None,
     profiles: Annotated[
-        str, typer.Option("--profiles", help="Profiles, between commas.")
+        str,
+        typer.Option(
+            "--profiles", help="Profiles, between commas.", autocompletion=complete.profiles
+        ),
     ] = DEALER_PROFILE,
     only: Annotated[
-        str, typer.Option("--networks", help="Networks of the paper, between commas.")
-    ] = "relu_softmax,mpcvit-0.7,mpcvit-0.1,scaling",
+        str,
+        typer.Option(
+            "--networks",
+            help="Networks of the paper, `polynomial`, or those of --arch, between commas.",
+            autocompletion=complete.networks,
+        ),
+    ] = "relu_softmax,mpcvit-0.7,mpcvit-0.1,scaling,polynomial",
+    architectures: Architectures = None,
     batch_sizes: Annotated[str, typer.Option(help="Images at a time, between commas.")] = "1",
     like: Annotated[
         list[Path],
         typer.Option(
+            show_default="those of the package",
             help="Lowered programs, or their program.json, whose approximations are used: of the "
-            "first that has the kinds of a network. Repeat for more."
+            "first that has the kinds of a network. Repeat for more.",
         ),
     ] = EXAMPLES,
+    reveal: RevealOption = Reveal.LOGITS,
     stage: Annotated[
         str | None, typer.Option(help="Look at one stage alone, such as 'block 0'.")
     ] = None,
@@ -61,20 +77,25 @@ def lowering(
     Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
     """
     from mpcvit.bench.lowered import bench_lowering, read_reference
-    from mpcvit.bench.networks import paper_networks
+    from mpcvit.bench.networks import paper_networks, polynomial_network
     from mpcvit.experiments.published import published
     from mpcvit.report.live import counting
 
     config = load_config(config_file, list(overrides or []))
     settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
-    names = known_networks(only, list(paper_networks(config.model)))
+    known = {
+        **paper_networks(config.model),
+        "polynomial": polynomial_network(config.model),
+        **{path.stem: Architecture.load(path) for path in architectures or ()},
+    }
     with counting() as progress:
         rows = bench_lowering(
             config.model,
             settings,
             [read_reference(path) for path in like],
-            networks=names,
+            networks={name: known[name] for name in known_networks(only, list(known))},
             batch_sizes=parse_whole_numbers(batch_sizes, "--batch-sizes"),
+            reveal=reveal,
             stage=stage,
             measure=measure,
             progress=progress,

@@ -1,6 +1,5 @@
 """`mpcvit bench` of networks as they are written: the paper's tables and figures."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,11 +7,13 @@ import typer
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.cli import complete
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
     PAPER_PROFILE,
     TINY_IMAGENET,
+    Architectures,
     Measure,
     Out,
     TableOut,
@@ -55,16 +56,14 @@ def network(
     config_file: ConfigFile = CIFAR,
     profile: ProfileName = PAPER_PROFILE,
     only: Annotated[
-        str | None, typer.Option("--networks", help="Only these, between commas.")
-    ] = None,
-    architectures: Annotated[
-        list[Path] | None,
+        str | None,
         typer.Option(
-            "--arch",
-            help="Architecture of a search (JSON of `mpcvit derive`), named by its file; it "
-            "replaces the random one of the same name. Repeat for more.",
+            "--networks",
+            help="Only these, between commas.",
+            autocompletion=complete.networks_as_written,
         ),
     ] = None,
+    architectures: Architectures = None,
     measure: Measure = False,
     out: TableOut = None,
     as_json: AsJson = False,
@@ -122,7 +121,12 @@ def layers(
 def breakdown(
     config_file: ConfigFile = CIFAR,
     profiles: Annotated[
-        str, typer.Option("--profiles", help="Profiles to compare, between commas.")
+        str,
+        typer.Option(
+            "--profiles",
+            help="Profiles to compare, between commas.",
+            autocompletion=complete.profiles,
+        ),
     ] = "semi2k-wan,cheetah-wan",
     most_tokens: Annotated[
         int, typer.Option(help="Leave out blocks of more tokens, which take long.")
@@ -135,7 +139,7 @@ def breakdown(
 
     Cheetah's exchanges are no rounds, so its seconds are measured or absent.
 
-    Example: mpcvit bench breakdown --profiles semi2k-wan --out results/secure/breakdown.csv
+    Example: mpcvit bench breakdown --profiles cheetah-wan --out results/secure/breakdown.csv
     """
     from mpcvit.bench.paper_tables import bench_breakdown
     from mpcvit.report.live import counting
@@ -198,7 +202,7 @@ def agreement(
 
     Of a lowered program, plaintext is its emulation.
 
-    Example: mpcvit bench agreement runs/digits/model.safetensors --profile semi2k --simulate
+    Example: mpcvit bench agreement runs/digits/model.safetensors --profile cheetah --simulate
     """
     from mpcvit.artifacts.provenance import write_rows
     from mpcvit.bench.paper_tables import bench_agreement

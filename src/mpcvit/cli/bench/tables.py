@@ -6,15 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
+import mpcvit
 from mpcvit.cli.show import print_json, print_table
-from mpcvit.errors import UserError, nearest
+from mpcvit.errors import MissingExtraError, UserError, nearest
 
-CIFAR = Path("configs/cifar10.toml")
-TINY_IMAGENET = Path("configs/tiny-imagenet.toml")
+CIFAR = Path("cifar10")
+TINY_IMAGENET = Path("tiny-imagenet")
 PAPER_PROFILE = "semi2k-wan"
 DEALER_PROFILE = "semi2k-dealer-wan"
-EXAMPLES = [
-    Path("results/cifar10-tiny") / f"{kind}-program.json"
+EXAMPLES = [  # public halves of trained networks that were lowered
+    Path(mpcvit.__file__).parent / "bench" / "programs" / f"{kind}.json"
     for kind in ("relu_softmax", "softmax", "linformer", "quad2", "the_x")
 ]
 SECONDS_AN_IMAGE = {
@@ -33,6 +34,14 @@ Out = Annotated[Path | None, typer.Option("--out", help="CSV file for the rows."
 TableOut = Annotated[
     Path | None,
     typer.Option("--out", help="CSV file; a figure of the same name goes beside it."),
+]
+Architectures = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--arch",
+        help="Architecture of a search (JSON of `mpcvit derive`), named by its file; it "
+        "replaces the random one of the same name. Repeat for more.",
+    ),
 ]
 Measure = Annotated[
     bool,
@@ -81,7 +90,10 @@ def is_delivered(
         if drawn:
             from mpcvit.report.page import draw_table
 
-            draw_table(out)
+            try:
+                draw_table(out)
+            except MissingExtraError as missing:
+                typer.echo(f"no figure: {missing}", err=True)
     if as_json:
         print_json(list(rows))
     return as_json

@@ -6,6 +6,7 @@ import typer
 
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.cli import complete
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
@@ -25,9 +26,16 @@ def threads(
     config_file: ConfigFile = CIFAR,
     overrides: Overrides = None,
     only: Annotated[
-        str, typer.Option("--networks", help="Networks of the paper, between commas.")
+        str,
+        typer.Option(
+            "--networks",
+            help="Networks of the paper, between commas.",
+            autocompletion=complete.networks,
+        ),
     ] = "relu_softmax,scaling",
-    profile: Annotated[str, typer.Option(help="Profile of the runs.")] = DEALER_PROFILE,
+    profile: Annotated[
+        str, typer.Option(help="Profile of the runs.", autocompletion=complete.profile)
+    ] = DEALER_PROFILE,
     rounds: Annotated[int, typer.Option(min=1, help="Runs with each limit, in turns.")] = 3,
     out: Out = None,
     as_json: AsJson = False,

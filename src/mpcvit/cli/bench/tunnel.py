@@ -7,6 +7,7 @@ import typer
 
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import NetworkLink, load_profile
+from mpcvit.cli import complete
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import SECONDS_AN_IMAGE, Out, is_delivered, known_networks
 from mpcvit.cli.options import AsJson, ConfigFile
@@ -15,8 +16,10 @@ from mpcvit.cli.show import print_table
 
 @bench.command()
 def tunnel(
-    config_file: ConfigFile = Path("configs/cifar10-tiny.toml"),
-    network: Annotated[str, typer.Option(help="Network of the paper.")] = "relu_softmax",
+    config_file: ConfigFile = Path("cifar10-tiny"),
+    network: Annotated[
+        str, typer.Option(help="Network of the paper.", autocompletion=complete.network)
+    ] = "relu_softmax",
     images: Annotated[
         int, typer.Option(min=2, help="Images of a run; the first one is not counted.")
     ] = 4,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mpcvit.cli import app
+from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson
 from mpcvit.cli.search import LatencyFile
 from mpcvit.cli.show import print_json, print_table
@@ -21,6 +21,7 @@ def report(
             metavar="RUN...",
             help="Run folders, checkpoints, records of private runs and CSV tables. Folders are "
             "searched for them.",
+            autocompletion=complete.run_folder,
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Page to write (HTML).")] = Path("report.html"),
@@ -71,7 +72,7 @@ def report(
         if collected.is_empty:
             raise UserError("none of these places holds a run, a record or a table")
         sections = make_sections(collected, published_trade_offs() if published else [])
-        write_page(out, collected, sections, title=title)
+        write_page(out, collected, sections, title=title, progress=progress)
         charts = [chart for section in sections for chart in section.charts]
         drawn = [] if figures is None else write_figures(figures, charts, progress)
     for reason in collected.skipped:
@@ -115,15 +116,20 @@ def write_report(
 
     with counting() as progress:
         collected = collect(places, progress=progress)
-    sections = make_sections(collected, published_trade_offs() if published else [])
-    write_page(page, collected, sections, title=title)
+        sections = make_sections(collected, published_trade_offs() if published else [])
+        write_page(page, collected, sections, title=title, progress=progress)
     return [chart.id for section in sections for chart in section.charts]
 
 
 @app.command()
 def compare(
     places: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders or checkpoints.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Run folders or checkpoints.",
+            autocompletion=complete.run_folder,
+        ),
     ],
     latency: LatencyFile = None,
     figure: Annotated[

@@ -10,16 +10,17 @@ import typer
 
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
-from mpcvit.cli import app
+from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson, DataFolder, Overrides, parse_whole_numbers, settings_of
 from mpcvit.cli.run import ProfileName
-from mpcvit.cli.running import load_data
+from mpcvit.cli.running import load_data, require_training_packages
 from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
-    from mpcvit.experiments.store import Price
+    from mpcvit.experiments.catalogue import Experiment
+    from mpcvit.experiments.store import Price, RunStore
     from mpcvit.train.loop import Observer
 
 
@@ -37,11 +38,18 @@ _COLUMNS = {
 @app.command()
 def experiment(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Which one; see --list.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Which one; see --list.", autocompletion=complete.experiment
+        ),
     ] = None,
     config_file: Annotated[
         Path | None,
-        typer.Argument(metavar="CONFIG", help="Scale of its networks, as TOML."),
+        typer.Argument(
+            metavar="CONFIG",
+            help="Scale of its networks, as TOML.",
+            autocompletion=complete.config,
+        ),
     ] = None,
     data: DataFolder = None,
     overrides: Overrides = None,
@@ -63,6 +71,14 @@ def experiment(
         bool,
         typer.Option("--finished", help="Write rows of the runs that are there; train nothing."),
     ] = False,
+    judge_by_test: Annotated[
+        bool,
+        typer.Option(
+            "--test",
+            help="Evaluate finished runs on the test images; train nothing. Needs a validation "
+            "split (data.validation_images), by which all choices were made.",
+        ),
+    ] = False,
     list_all: Annotated[
         bool, typer.Option("--list", help="Show every experiment, and which rows there are.")
     ] = False,
@@ -76,7 +92,7 @@ def experiment(
     time: the same command goes on where it was. Experiments share runs, and
     results are written after each.
 
-    Example: mpcvit experiment trade-off configs/digits.toml --seeds 0,1
+    Example: mpcvit experiment trade-off digits --seeds 0,1
     """
     from mpcvit.experiments.catalogue import find_experiment
 
@@ -85,6 +101,7 @@ def experiment(
         return
     if name is None or config_file is None:
         raise UserError("give an experiment and a configuration, or --list")
+    require_training_packages()
     wanted = find_experiment(name)
     if rows is not None:
         wanted = wanted.only([row.strip() for row in rows.split(",")])
@@ -105,6 +122,9 @@ def experiment(
         watch=_watch,
     )
     folder = out or Path("results") / config.name
+    if judge_by_test:
+        _judge_by_test(wanted, store, parse_whole_numbers(seeds, "--seeds"), folder, as_json)
+        return
     try:
         summaries, means = run_experiment(
             wanted,
@@ -131,6 +151,33 @@ def experiment(
         }
         print_pairs({"mean alpha by layer": "", **alphas})
     print(f"written to {folder / wanted.name}.csv and .png")
+
+
+def _judge_by_test(
+    wanted: "Experiment", store: "RunStore", seeds: Sequence[int], folder: Path, as_json: bool
+) -> None:
+    from mpcvit.experiments.run import judge_by_test_images
+
+    if store.dataset.validation is None:
+        raise UserError(
+            "--test needs runs that were judged by other images; set data.validation_images"
+        )
+    rows = judge_by_test_images(wanted, store, seeds, folder)
+    if not rows:
+        raise UserError(f"{store.runs} holds no finished run of {wanted.name}")
+    if as_json:
+        print_json({"networks": rows})
+        return
+    print_table(
+        rows,
+        {
+            "network": "{network}",
+            "seed": "{seed:d}",
+            "validation %": "{validation_top1:.2f}",
+            "test %": "{test_top1:.2f}",
+        },
+    )
+    print(f"written to {folder / wanted.name}-test.csv")
 
 
 def _list(results: Path, as_json: bool) -> None:
@@ -175,7 +222,9 @@ def _prices(latency: Path | None, profile: str, folder: Path) -> "Price":
         return lambda model: table
     settings = load_profile(profile)
     if not settings.network.is_emulated:
-        raise UserError(f"profile {profile!r} names no network to price; take one, as semi2k-wan")
+        raise UserError(
+            f"profile {profile!r} names no network to price; take one, as semi2k-dealer-wan"
+        )
 
     def tell(what: str, done: int, total: int) -> None:
         console.print(f"{what} {done} of {total}", highlight=False)

@@ -1,0 +1,258 @@
+"""The answers of private runs: printed and kept as they come, with the cost at the end."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.provenance import content_digest
+from mpcvit.artifacts.record import Reveal, RunRecord
+from mpcvit.cli.show import print_json, print_pairs
+from mpcvit.codec import encode, save
+from mpcvit.errors import UserError
+from mpcvit.storage import require_writable, state_folder
+
+if TYPE_CHECKING:
+    from mpcvit.secure.parties.events import Progress, TakeAnswer
+    from mpcvit.secure.result import ImageAnswer, RunResult
+
+AnswersOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--answers",
+        metavar="FILE",
+        help="File that keeps each answer as soon as it is there (JSON lines), readable to this "
+        "user alone. Unless given, answers are kept aside until the command ends well.",
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Ask only for the images that an interrupted command has no answer for."
+    ),
+]
+Stream = Annotated[
+    bool,
+    typer.Option(
+        "--stream",
+        help="With --json: a line of JSON for each image as soon as its answer is there, and one "
+        "with the record at the end.",
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Stop at a picture of a folder that cannot be read."),
+]
+Classify = Callable[[list[Path], "Progress", "TakeAnswer"], "RunResult"]
+_MOST_ROWS = 10  # images, or batches of them, with seconds of their own
+_ROOM_BYTES = 1_000_000  # for a record, or for answers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where a command's answers and its record go."""
+
+    out: Path | None
+    answers: Path | None
+    resume: bool
+    as_json: bool
+    stream: bool
+    strict: bool = False
+
+    def check(self) -> None:
+        """Refuse before the run what would fail after it."""
+        if self.stream and not self.as_json:
+            raise UserError("--stream needs --json; answers are printed one by one anyway")
+        for path in (self.out, self.answers):
+            if path is not None:
+                require_writable(path, _ROOM_BYTES)
+        if self.answers is not None and self.answers.exists() and not self.resume:
+            raise UserError(f"{self.answers} exists already; add --resume, or name another file")
+
+
+def answer_pictures(
+    images: list[Path],
+    asked: Mapping[str, Any],
+    profile: Profile,
+    output: Output,
+    classify: Classify,
+) -> None:
+    """Classify pictures, print each answer when it is there, and the cost in the end.
+
+    `images` are files, and folders whose broken pictures are left out and listed.
+    `asked` says whom is asked and how: only answers to the same are resumed.
+    """
+    from mpcvit.data import sift_pictures
+    from mpcvit.report.live import console, counting
+    from mpcvit.secure.answer_file import AnswerFile, digest_of
+    from mpcvit.secure.result import RefusedError, refusal
+
+    output.check()
+    with counting() as progress:
+        pictures, skipped = sift_pictures(images, strict=output.strict, progress=progress)
+    for sentence in skipped:
+        console.print(f"note: left out: {sentence}", highlight=False, soft_wrap=True)
+    digests = [digest_of(picture) for picture in pictures]
+    name = f"{content_digest([encode(dict(asked)), digests])}.jsonl"
+    path = output.answers or state_folder() / "answers" / name
+    file = AnswerFile(path, asked, resume=output.resume)
+    answers = {
+        index: file.known[digest] for index, digest in enumerate(digests) if digest in file.known
+    }
+    missing = [index for index in range(len(pictures)) if index not in answers]
+    failed_writes: list[UserError] = []
+
+    def answered(place: int, answer: "ImageAnswer") -> None:
+        index = missing[place]
+        file.require_same(answer.model)
+        answers[index] = answer
+        try:
+            _print_answer(pictures[index], answer, output)
+        finally:
+            try:
+                file.add(digests[index], pictures[index], answer)
+            except UserError as error:  # the answers on the screen are worth more
+                failed_writes.append(error)
+
+    for index, answer in answers.items():
+        _print_answer(pictures[index], answer, output)
+    result = None
+    if missing:
+        with counting() as progress, _telling_what_is_kept(path, answers, len(pictures)):
+            result = classify([pictures[index] for index in missing], progress, answered)
+    if kept := len(pictures) - len(missing):
+        were = "1 answer was" if kept == 1 else f"{kept} answers were"
+        console.print(f"note: {were} there already", highlight=False)
+    ordered = [answers[index] for index in range(len(pictures))]
+    if output.as_json:
+        _print_document(pictures, ordered, result, output, skipped)
+    elif result is not None:
+        _print_cost(result, profile.trust)
+    if output.answers is None:
+        path.unlink(missing_ok=True)
+    if output.out is not None and result is not None:
+        save(output.out, result.record)
+    if failed_writes:
+        raise failed_writes[0]
+    refused = [
+        picture for picture, answer in zip(pictures, ordered, strict=True) if not answer.trusted
+    ]
+    if refused:
+        raise RefusedError(refusal([str(picture) for picture in refused]))
+
+
+@contextmanager
+def _telling_what_is_kept(path: Path, answers: Mapping[int, Any], total: int) -> Iterator[None]:
+    """If the body fails, say how many answers there are and how to go on."""
+    from mpcvit.report.live import console
+
+    try:
+        yield
+    except BaseException:
+        if answers and path.exists():
+            console.print(
+                f"note: {len(answers)} of {total} images have an answer, kept in {path}; add "
+                "--resume to ask for the others",
+                highlight=False,
+                soft_wrap=True,
+            )
+        raise
+
+
+def _print_answer(picture: Path, answer: "ImageAnswer", output: Output) -> None:
+    """Print what is known of an image now, unless all come at the end."""
+    if not output.as_json:
+        print(f"{picture}: {answer.words}", flush=True)
+    elif output.stream:
+        print(json.dumps(_prediction(picture, answer)), flush=True)
+
+
+def _prediction(picture: Path, answer: "ImageAnswer") -> dict[str, Any]:
+    """Return what was revealed of an image; nothing if the answer was refused."""
+    known: dict[str, Any] = {
+        "image": str(picture),
+        "refused": not answer.trusted,
+        "close": answer.close,
+    }
+    if not answer.trusted:
+        return known
+    if answer.model.reveal is Reveal.TOP5:
+        return {**known, "top5": list(answer.likeliest)}
+    known["class"] = answer.likeliest[0]
+    if answer.rounded is not None:
+        known["rounded"] = list(answer.rounded)
+    if answer.logits is not None:
+        from mpcvit.secure.result import LIKELIEST
+
+        known["top"] = [
+            {"class": name, "probability": odds} for name, odds in answer.probabilities(LIKELIEST)
+        ]
+        known["logits"] = list(answer.logits)
+    return known
+
+
+def _print_document(
+    pictures: list[Path],
+    answers: list["ImageAnswer"],
+    result: "RunResult | None",
+    output: Output,
+    skipped: tuple[str, ...],
+) -> None:
+    """Print all answers and the record, or the record alone where answers were streamed."""
+    end = {
+        "skipped": list(skipped),
+        "resized": None if result is None else result.resized,
+        "record": None if result is None else encode(result.record),
+    }
+    if output.stream:
+        print(json.dumps(end), flush=True)
+        return
+    rows = [_prediction(*row) for row in zip(pictures, answers, strict=True)]
+    print_json({"reveal": answers[0].model.reveal.value, "predictions": rows, **end})
+
+
+def _print_cost(result: "RunResult", trust: str) -> None:
+    from mpcvit.report.live import console
+    from mpcvit.secure.result import REVEALED
+
+    record = result.record
+    notes = list(record.notes)
+    if result.resized:
+        notes.append(f"{result.resized} of {record.images} images resized as in evaluation")
+    for note in notes:
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+    print(f"revealed   {REVEALED[result.reveal]}, to the owner of the images")
+    print(f"sent       {record.sent_bytes / 1e6:,.2f} MB")
+    print(f"received   {record.received_bytes / 1e6:,.2f} MB")
+    print(f"exchanges  {record.exchanges:,}")
+    print(f"computing  {record.compute_s:.2f} s")
+    if (offline := record.offline) is not None:
+        print(
+            f"offline    {offline.received_bytes / 1e6:,.2f} MB from the dealer in "
+            f"{offline.fetch_s:.2f} s, after a wait of {offline.wait_s:.2f} s; "
+            f"{offline.held_bytes / 1e6:,.2f} MB held"
+        )
+    print(f"trusted    {trust}")
+    print("\nseconds")
+    print_pairs({name: f"{seconds:9.2f}" for name, seconds in _times(record)}, indent="  ")
+
+
+def _times(record: RunRecord) -> Iterator[tuple[str, float]]:
+    """Give every row of the table of seconds: set-up by its parts, images, and all."""
+    times, first = record.times, 1
+    yield from times.set_up.items()
+    yield "set-up", times.set_up_s
+    for count, seconds in times.images[:_MOST_ROWS]:
+        last = first + count - 1
+        yield (f"image {first}" if count == 1 else f"images {first} to {last}"), seconds
+        first = last + 1
+    if left := times.images[_MOST_ROWS:]:
+        yield f"images {first} to {record.images}", sum(seconds for _, seconds in left)
+    yield "per image", times.per_image_s
+    yield "all images", times.images_s
+    yield "total", times.total_s

@@ -1,0 +1,48 @@
+"""`mpcvit configs`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mpcvit.artifacts.shipped import CONFIGS, find_shipped, shipped_names
+from mpcvit.cli import app, complete
+from mpcvit.cli.options import AsJson
+from mpcvit.cli.show import print_json, print_pairs
+
+
+@app.command("configs")
+def configs(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Print this one, rather than the list.",
+            autocompletion=complete.config,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the configurations that come with the package, or print one to start from.
+
+    A command that takes CONFIG knows them by their names; a file of yours with
+    the same name goes first.
+
+    Example: mpcvit configs digits > my.toml
+    """
+    if name is not None:
+        text = find_shipped(Path(name), CONFIGS, "configuration").read_text(encoding="utf-8")
+        print(text, end="")
+        return
+    abouts = {own: _about(CONFIGS / f"{own}.toml") for own in shipped_names(CONFIGS)}
+    if as_json:
+        print_json(abouts)
+    else:
+        print_pairs(abouts)
+
+
+def _about(path: Path) -> str:
+    """Return the first sentence of a file's header, whose first line is its command."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = " ".join(line[2:] for line in lines[1:10] if line.startswith("# "))
+    return header.partition(". ")[0].rstrip(".") + "."

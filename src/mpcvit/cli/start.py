@@ -1,0 +1,111 @@
+"""`--from`: the checkpoint that a training starts from."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mpcvit.artifacts.shipped import CONFIGS, find_shipped
+from mpcvit.cli import complete
+from mpcvit.cli.options import settings_of
+from mpcvit.codec import decode, encode, override, read_toml, spell
+from mpcvit.errors import UserError
+
+if TYPE_CHECKING:
+    from mpcvit.model.checkpoint import Checkpoint
+
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        help="Start with the weights of a checkpoint, or of a timm or Hugging Face folder.",
+        autocompletion=complete.checkpoint,
+    ),
+]
+
+# keys that belong to a training, and not to the model that it starts from
+_PLACE = ("source", "path")
+_OF_A_RUN = {
+    "model": ("attention", "dropout", "attention_dropout", "stochastic_depth"),
+    "data": (*_PLACE, "validation_images", "train_images", "workers"),
+}
+
+
+def load_start(path: Path | None) -> "Checkpoint | None":
+    """Load a checkpoint of this project, or of another one."""
+    if path is None:
+        return None
+    from mpcvit.foreign import read_foreign
+    from mpcvit.foreign.safetensors_file import is_safetensors
+    from mpcvit.model.checkpoint import FORMAT, Checkpoint, read_tensors
+
+    if path.is_file() and is_safetensors(path) and read_tensors(path)[1].get("format") == FORMAT:
+        return Checkpoint.load(path)
+    from mpcvit.artifacts.provenance import Environment, Provenance
+
+    foreign = read_foreign(path)
+    data = foreign.data_config()
+    if data is None:
+        raise UserError(
+            f"{path} does not say how its images are normalised; "
+            "use mpcvit import with --mean and --std first"
+        )
+    return Checkpoint(
+        model=foreign.model,
+        architecture=foreign.architecture,
+        data=data,
+        classes=foreign.classes,
+        parameters=foreign.parameters,
+        provenance=Provenance(origin="imported", environment=Environment.current()),
+    )
+
+
+def settings_from(
+    start: "Checkpoint | None", config_file: Path, data: Path | None, overrides: list[str] | None
+) -> list[str]:
+    """Return the settings of a command line, and what a checkpoint knows and no one else says.
+
+    The number of classes is that of the data.
+    """
+    settings, known = settings_of(data, overrides), dict[str, dict[str, Any]]()
+    document = read_toml(find_shipped(config_file, CONFIGS, "configuration"), "configuration")
+    if start is None:
+        return settings
+    for assignment in settings:
+        override(document, assignment)
+    size, prepared = document.get("model", {}).get("image_size"), start.data
+    if type(size) is int:
+        prepared = replace(prepared, fit=prepared.fit.scaled(start.model.image_size, size))
+    for section, whole in (("model", encode(start.model)), ("data", encode(prepared))):
+        said = document.get(section, {})
+        known[section] = {
+            key: value
+            for key, value in whole.items()
+            if key not in _OF_A_RUN[section] and key not in said
+        }
+    if "eval_crop" in document.get("data", {}):  # test images are cut in the configuration's way
+        known["data"].pop("fit", None)
+    known["model"]["classes"] = _count_classes(start, document)
+    added = [
+        f"{section}.{key}={spell(value)}"
+        for section, values in known.items()
+        for key, value in values.items()
+    ]
+    return [*added, *settings]
+
+
+def _count_classes(start: "Checkpoint", document: dict[str, Any]) -> int:
+    """Return how many classes the data of a command line has."""
+    from mpcvit.artifacts.config import DataConfig
+    from mpcvit.data import count_classes
+
+    model, channels = document.get("model", {}), start.model.channels
+    said = {key: value for key, value in document.get("data", {}).items() if key in _PLACE}
+    own = count_classes(decode(DataConfig, said, "data"), model.get("channels", channels))
+    if model.get("classes", own) != own:
+        raise UserError(
+            f"the data has {own} classes, but model.classes is {model['classes']}: "
+            "leave model.classes out"
+        )
+    return own
