@@ -57,7 +57,8 @@ class Browser:
 
     def open(self, page):
         self.events.clear()
-        self.call("Page.navigate", url=Path(page).absolute().as_uri())
+        url = page if "://" in str(page) else Path(page).absolute().as_uri()
+        self.call("Page.navigate", url=url)
         if not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._wait(lambda message: message.get("method") == "Page.loadEventFired")
 
@@ -69,11 +70,19 @@ class Browser:
         return answer["result"].get("value")
 
     def wait_for(self, script):
-        wait_until(lambda: self.evaluate(script))
+        wait_until(lambda: self.evaluate(f"Boolean({script})"))
 
     def press(self, key):
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key)
+
+    def drop(self, selector, files):
+        """Drop files of this machine onto the middle of an element."""
+        box = f"document.querySelector({selector!r}).getBoundingClientRect()"
+        x, y = self.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({box})")
+        data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
 
     def point_at(self, x, y):
         """With a mouse, or on a phone with a finger."""

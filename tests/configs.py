@@ -1,6 +1,7 @@
-"""The configurations of this repository."""
+"""The configurations of the package."""
 
-from pathlib import Path
+from mpcvit.artifacts.shipped import CONFIGS
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 TINY = CONFIGS / "digits-tiny.toml"
+FINE_TUNING = CONFIGS / "finetune.toml"  # the model that --from names completes it
+COMPLETE = [path for path in sorted(CONFIGS.glob("*.toml")) if path != FINE_TUNING]

@@ -23,6 +23,7 @@ def cache_folder(tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MPCVIT_CACHE", str(folder))
+        patch.setenv("XDG_STATE_HOME", str(folder.with_name("state")))
         yield folder
 
 

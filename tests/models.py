@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture, MlpForm
-from mpcvit.artifacts.config import DataConfig, ModelConfig
+from mpcvit.artifacts.config import DataConfig, ModelConfig, Pooling
 from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.kinds import table
 from mpcvit.model.checkpoint import Checkpoint
@@ -21,6 +21,19 @@ SMALL = {
     "width": 15,
     "mlp_ratio": 2.2,
     "the_x_hidden": 11,
+}
+
+# every way to begin and to end a network
+ENDS = {
+    "class": {},
+    "mean": {"pooling": Pooling.MEAN},
+    "mean beside extra tokens": {"pooling": Pooling.MEAN, "extra_tokens": 2},
+    "norm of the mean": {"pooling": Pooling.MEAN, "extra_tokens": 1, "pooled_norm": True},
+    "class beside extra tokens": {"extra_tokens": 2},
+    "class and mean": {"pooling": Pooling.CLASS_MEAN},
+    "class and mean beside extra tokens": {"pooling": Pooling.CLASS_MEAN, "extra_tokens": 2},
+    "class and extra token": {"pooling": Pooling.CLASS_EXTRA, "extra_tokens": 1},
+    "norm of the embedding": {"embed_norm": True},
 }
 
 

@@ -8,7 +8,8 @@ import math
 
 import numpy as np
 
-from mpcvit.artifacts.architecture import LayerMixture, MlpForm
+from mpcvit.artifacts.architecture import MlpForm
+from mpcvit.artifacts.choices import LayerMixture
 from mpcvit.artifacts.config import Activation, BlockForm, NormForm, Pooling
 from mpcvit.kinds import table
 
@@ -129,8 +130,9 @@ def mlp(x, layer, activation, parameters):
         if isinstance(layer, LayerMixture):
             form, beta = MlpForm.LINEAR, parameters.get("beta", np.ones(1))
             b = beta[token if len(beta) > 1 else 0]
-            activated = activate(activation, hidden, parameters.get("quadratic"))
-            hidden = b * activated + (1 - b) * hidden
+            learnt = parameters.get("quadratic")
+            other = activate(Activation.QUADRATIC, hidden, learnt) if layer.quadratic else hidden
+            hidden = b * activate(activation, hidden, learnt) + (1 - b) * other
         else:
             form = layer.mlp[token] if isinstance(layer.mlp, tuple) else layer.mlp
         if form is MlpForm.ACTIVATED:
@@ -141,6 +143,11 @@ def mlp(x, layer, activation, parameters):
 
 
 def norm(x, parameters, form, config):
+    if "layer_share" in parameters:
+        bare = {name: value for name, value in parameters.items() if name != "layer_share"}
+        g = parameters["layer_share"]
+        by_token = norm(x, bare, NormForm.LAYER, config)
+        return g * by_token + (1 - g) * norm(x, bare, NormForm.BATCH, config)
     if form is NormForm.LINEAR:
         return x * parameters["scale"] + parameters["bias"]
     if form is NormForm.BATCH:
@@ -156,7 +163,7 @@ def norm(x, parameters, form, config):
 
 def merge_pairs(x, config):
     """Merge pairs of patches: side by side if their grid is square, else one above the other."""
-    first = config.pooling is Pooling.CLASS
+    first = (config.pooling is not Pooling.MEAN) + config.extra_tokens
     patches = len(x) - first
     columns = math.isqrt(patches)
     square = columns * columns == patches
@@ -171,6 +178,25 @@ def merge_pairs(x, config):
     return np.stack([*x[:first], *merged])
 
 
+def mix_tokens(x, counts, shares, config):
+    """Weigh every token against the mean of those that it would be merged with."""
+    for count, share in zip(counts, shares, strict=True):
+        merged, places = x, np.arange(len(x))[:, None]  # of each token: what it is merged from
+        while len(merged) > count:
+            merged, places = merge_pairs(merged, config), merge_places(places, config)
+        means = np.empty_like(x)
+        for value, own in zip(merged, places, strict=True):
+            means[own] = value
+        x = share * x + (1 - share) * means
+    return x
+
+
+def merge_places(places, config):
+    """Return for each merged token the places of all patches in it."""
+    found = merge_pairs(np.eye(len(places)), config)
+    return [np.concatenate([places[i] for i in np.flatnonzero(row)]) for row in found]
+
+
 def embed(image, config, parameters):
     p = config.patch_size
     side = config.image_size // p
@@ -180,9 +206,25 @@ def embed(image, config, parameters):
         for c in range(side)
     ]
     x = np.stack(patches) @ parameters["patch"]["kernel"] + parameters["patch"]["bias"]
-    if config.pooling is Pooling.CLASS:
+    if config.extra_tokens:
+        x = np.concatenate([np.zeros((config.extra_tokens, x.shape[1])), x])
+    if config.pooling is not Pooling.MEAN:
         x = np.concatenate([parameters["class_token"][None], x])
-    return x + parameters["position"]
+    x = x + parameters["position"]
+    return norm(x, parameters["norm"], NormForm.LAYER, config) if config.embed_norm else x
+
+
+def pool(x, config):
+    patches = x[(config.pooling is not Pooling.MEAN) + config.extra_tokens :]
+    match config.pooling:
+        case Pooling.CLASS:
+            return x[0]
+        case Pooling.MEAN:
+            return patches.mean(axis=0)
+        case Pooling.CLASS_MEAN:
+            return np.concatenate([x[0], patches.mean(axis=0)])
+        case Pooling.CLASS_EXTRA:
+            return np.concatenate([x[0], x[1]])
 
 
 def layer_form(index, layer, config):
@@ -206,6 +248,8 @@ def vit(images, config, architecture, parameters):
             own, form = parameters[f"blocks_{index}"], layer_form(index, layer, config)
             while form["tokens"] and len(x) > form["tokens"]:
                 x = merge_pairs(x, config)
+            if "token_shares" in own:
+                x = mix_tokens(x, layer.token_counts, own["token_shares"], config)
             x1 = norm(x, own["norm1"], form["norm1"], config)
             x = x + attention(x1, layer, config, own["attention"])
             if config.block is BlockForm.LITE:
@@ -215,8 +259,11 @@ def vit(images, config, architecture, parameters):
                 x2 = norm(x, own["norm2"], form["norm2"], config)
                 x = x + mlp(x2, layer, form["activation"], own["mlp"])
         last = NormForm.LAYER if "norm" in config.layer_norms else config.norm
-        x = norm(x, parameters["norm"], getattr(architecture, "norm", None) or last, config)
-        pooled = x[0] if config.pooling is Pooling.CLASS else x.mean(axis=0)
+        last = getattr(architecture, "norm", None) or last
+        if config.pooled_norm:
+            pooled = norm(pool(x, config), parameters["norm"], last, config)
+        else:
+            pooled = pool(norm(x, parameters["norm"], last, config), config)
         logits.append(pooled @ parameters["head"]["kernel"] + parameters["head"]["bias"])
     return np.stack(logits)
 

@@ -4,14 +4,20 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import mpcvit
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.classifier import Classifier
+from mpcvit.kinds import table
 from tests.command import invoke
 from tests.configs import CONFIGS, TINY
+from tests.models import random_pixels, small_checkpoint, small_config
 
 COMMANDS = (
     ["train"],
@@ -79,13 +85,37 @@ def test_a_run_is_not_lost(run_folder):
     assert json.loads(output)["model"] == str(run_folder / "model.safetensors")
 
 
+def test_evaluate_matches_classes_by_name(tmp_path):
+    """Folders named by the model's answers: all are right, whatever the order of names."""
+    config = small_config(depth=1, classes=2)
+    architecture = Architecture.uniform(table.SCALING, depth=1, heads=3)
+    checkpoint = replace(small_checkpoint(config, architecture), classes=("wolf", "Polar Bear"))
+    pixels, model = random_pixels(config, 12), Classifier(checkpoint)
+    inputs = model.preprocess(list(pixels))
+    checkpoint.parameters["head"]["bias"] -= np.median(model(inputs), axis=0)
+    checkpoint.save(tmp_path / "model.safetensors")
+    answers = model(inputs).argmax(axis=1)
+    for name in ("wolf", "polar_bear"):
+        (tmp_path / "data" / "test" / name).mkdir(parents=True)
+    for index, answer in enumerate(answers):
+        folder = tmp_path / "data" / "test" / ("wolf", "polar_bear")[answer]
+        Image.fromarray(pixels[index]).save(folder / f"{index}.png")
+    asked = ("evaluate", tmp_path / "model.safetensors", "--data", tmp_path / "data")
+    result = json.loads(invoke(*asked, "--json").stdout)
+    assert 0 < answers.sum() < 12
+    assert (result["top1"], result["images"]) == (1.0, 12)
+    assert "in another order: polar_bear is 1, wolf is 0" in invoke(*asked).output
+    (tmp_path / "data" / "test" / "wolf").rename(tmp_path / "data" / "test" / "dog")
+    assert "does not know: dog" in invoke(*asked, code=2).output
+
+
 def test_evaluate_agrees_with_training(run_folder):
     result = json.loads(invoke("evaluate", run_folder / "model.safetensors", "--json").stdout)
     last = json.loads((run_folder / "log.jsonl").read_text().splitlines()[-1])
     assert result["images"] == 359
     assert result["top1"] == pytest.approx(last["test_top1"], abs=1e-6)
     text = invoke("evaluate", run_folder / "model.safetensors").output
-    assert f"top-1   {100 * last['test_top1']:.2f} %" in text
+    assert f"top-1    {100 * last['test_top1']:.2f} %" in text
 
 
 def test_show(run_folder):
@@ -99,16 +129,13 @@ def test_show(run_folder):
 
 
 def test_an_architecture_file_is_used(tmp_path):
-    from mpcvit.artifacts.architecture import Architecture
-    from mpcvit.kinds import table
-
     architecture = Architecture.uniform(table.SCALING, depth=2, heads=2)
     architecture.save(tmp_path / "arch.json")
     invoke("train", TINY, "--out", tmp_path / "run", "--arch", tmp_path / "arch.json")
     assert mpcvit.load(tmp_path / "run" / "model.safetensors").architecture == architecture
 
 
-GOLDEN = CONFIGS.parent / "tests" / "golden" / "foreign"
+GOLDEN = Path(__file__).parents[1] / "golden" / "foreign"
 
 
 def test_import(tmp_path):
@@ -135,14 +162,11 @@ def test_import_asks_for_what_the_file_does_not_tell(tmp_path):
     model = mpcvit.load(out)
     assert document["parameters"] == model.checkpoint.parameter_count
     assert model.classes[:2] == ("name0", "name1")
-    wrong = invoke("import", source, "--out", out, "--mean", "a", "--std", "1", code=2)
+    wrong = invoke("import", source, "--out", "x", "--mean", "a", "--std", "1", code=2)
     assert "--mean must be numbers between commas" in wrong.stderr
 
 
 def test_retrain(run_folder, tmp_path):
-    from mpcvit.artifacts.architecture import Architecture
-    from mpcvit.kinds import table
-
     architecture = Architecture.uniform(table.SCALING, depth=2, heads=2)
     architecture.save(tmp_path / "arch.json")
     command = ["retrain", TINY, "--arch", tmp_path / "arch.json", "--out", tmp_path / "run"]
@@ -161,7 +185,7 @@ def test_retrain(run_folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "none.toml"], "there is no config file none.toml"),
+        (["train", "none.toml"], "there is no configuration 'none.toml'"),
         (["train", TINY, "--set", "train.epoch=1"], "did you mean 'train.epochs'?"),
         (["train", TINY, "--resume", "--out", "nowhere"], "there is nothing to resume in nowhere"),
         (["train", TINY, "--resume", "--fresh"], "exclude each other"),

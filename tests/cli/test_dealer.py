@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -27,6 +26,7 @@ from mpcvit.lowering.program import SecureProgram
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.secure.parties.roles import free_addresses
 from tests.command import invoke
+from tests.configs import TINY
 from tests.unit.dealer.jobs import SCRIPT, expected, fetch, make_job, new_seeds
 from tests.unit.dealer.saboteur import Saboteur
 
@@ -35,7 +35,7 @@ from tests.unit.dealer.saboteur import Saboteur
 def folder(tmp_path_factory):
     """A model, plain and lowered, a picture, a dealer's key and everyone's certificates."""
     folder = tmp_path_factory.mktemp("three-hosts")
-    model = load_config(Path("configs/digits-tiny.toml")).model
+    model = load_config(TINY).model
     kind = {"depth": model.depth, "heads": model.heads, "mlp": MlpForm.FUSED}
     checkpoint = random_checkpoint(model, Architecture.uniform(table.SCALING, **kind))
     checkpoint = replace(checkpoint, data=replace(checkpoint.data, source=DataSource.DIGITS))

@@ -1,8 +1,10 @@
 """`mpcvit demo` and the script that makes what it shows, on a network of seconds."""
 
 import json
+import re
 import subprocess
 import sys
+import webbrowser
 from functools import partial
 
 import pytest
@@ -11,7 +13,7 @@ import typer
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.codec import load
 from mpcvit.demo import show
-from mpcvit.demo.showcase import Showcase
+from mpcvit.demo.showcase import Column, Showcase
 from mpcvit.secure.run import run
 from tests.command import invoke
 from tests.configs import TINY
@@ -48,43 +50,68 @@ def test_a_showcase_says_where_its_networks_come_from(showcase):
     assert (network.name, network.config, network.epochs) == ("scaling", "digits-tiny", 1)
     assert set(network.top1) == {"plain", "lowered"}
     assert len(held.samples) == 3
+    assert [(one.title, one.images) for one in held.columns] == [
+        ("scaling, plain", 1),
+        ("scaling, lowered", None),
+    ]
 
 
-def cache_by_model(run):
+def test_columns_are_data_of_the_showcase():
+    tool = load_tool("make_showcase")
+    shown = tool.parse_columns("softmax:plain:1, mpcvit:lowered,found:lowered")
+    assert shown == tool.default_columns(["softmax", "mpcvit", "found"])
+    assert shown[0] == Column(network="softmax", form="plain", images=1)
+    for wrong in ("softmax", "softmax:fast", "softmax:plain:0", "softmax:plain:x"):
+        with pytest.raises(typer.BadParameter, match="NETWORK:plain"):
+            tool.parse_columns(wrong)
+
+
+def cache_by_images(run):
     results = {}
 
-    def cached(model, *arguments, **options):
-        if model not in results:
-            results[model] = run(model, *arguments, **options)
-        return results[model]
+    def cached(model, pictures, *arguments, **options):
+        key = (model, tuple(pictures))
+        if key not in results:
+            results[key] = run(model, pictures, *arguments, **options)
+        return results[key]
 
     return cached
 
 
 def test_one_table_who_learnt_what_and_a_report(showcase, tmp_path, monkeypatch):
     # in threads, and each once; processes have tests of their own
-    monkeypatch.setattr(show, "run", cache_by_model(partial(run, simulate=True)))
+    monkeypatch.setattr(show, "run", cache_by_images(partial(run, simulate=True)))
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     out = tmp_path / "out"
-    told = invoke("demo", "--models", showcase, "--images", 2, "--out", out).stdout
+    told = invoke("demo", "--models", showcase, "--images", 2, "--out", out, "--open").stdout
     for column in ("scaling, plain", "scaling, lowered"):
         assert column in told.splitlines()[0]
-    for row in ("right", "as in plaintext", "MB sent", "exchanges", "seconds", "speed-up"):
+    assert told.splitlines()[2].split("not run")[1].endswith(" s")  # plain runs one image alone
+    for row in ("right", "as in plaintext", "MB sent", "exchanges", "speed-up"):
         assert any(line.startswith(row) for line in told.splitlines())
+    for row in (" per image", ", all images", " of set-up", " in all"):
+        assert any(line.startswith(f"seconds{row}") for line in told.splitlines())
     assert "no weight" in told
     assert "INSECURE" in told
     assert f"report    {out / 'report.html'}" in told
+    assert opened == [(out / "report.html").as_uri()]
     page = (out / "report.html").read_text()
-    for chart in ("lowered-exchanges", "heads", "layer-bytes", "learning"):
+    for chart in ("trade-off", "image-seconds", "heads", "layer-bytes", "learning"):
         assert f'id="{chart}' in page
-    assert "Private predictions beside the truth" in page
     plain, lowered = (
         load(RunRecord, out / "scaling" / f"record-{form}.json") for form in ("plain", "lowered")
     )
-    assert (plain.images, len(plain.batches), lowered.form) == (2, 1, "lowered")
-    assert lowered.exchanges < plain.exchanges / 2
+    assert (plain.images, lowered.images, len(lowered.batches)) == (1, 2, 2)
+    assert lowered.exchanges / 2 < plain.exchanges / 2
+    for place in (0, 1):  # terminal and page say the same seconds of the same picture
+        seconds = f"{lowered.times.images[place][1]:.1f} s"
+        assert told.splitlines()[1 + place].endswith(f", {seconds}")
+        card = re.findall(r'<li class="card">.*?</li>', page, re.DOTALL)[place]
+        assert f"<span>{seconds}</span></dd></dl>" in card
     again = invoke("demo", "--models", showcase, "--images", 2, "--out", out, "--json").stdout
     document = json.loads(again)
-    assert [len(one["predictions"]) for one in document["networks"]] == [2, 2]
+    assert [len(one["predictions"]) for one in document["networks"]] == [1, 2]
     assert document["networks"][0]["speed_up"] == 1.0
     assert document["report"] == str(out / "report.html")
 
@@ -93,7 +120,9 @@ def test_mistakes_are_told_before_anything_runs(showcase, tmp_path):
     out = ("--out", tmp_path / "out")
     refused = invoke("demo", "--models", showcase, "--images", 4, *out, code=2)
     assert "holds 3 sample images, not 4" in refused.stderr
-    assert "tools/make_showcase.py" in invoke("demo", "--models", tmp_path, *out, code=2).stderr
+    assert (
+        "a showcase is a folder with" in invoke("demo", "--models", tmp_path, *out, code=2).stderr
+    )
     assert not (tmp_path / "out").exists()
     (tmp_path / "taken").write_text("a file")
     refused = invoke(
@@ -111,10 +140,9 @@ def test_the_shipped_networks_in_processes_and_through_the_wan(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert [one["agree"] for one in document["networks"]] == [1, 1, 1, 1]
-    softmax, softmax_lowered, mpcvit, mpcvit_lowered = (
-        one["exchanges"] for one in document["networks"]
-    )
-    assert mpcvit < softmax
-    assert max(softmax_lowered, mpcvit_lowered) < mpcvit / 3
-    assert (tmp_path / "out" / "report.html").stat().st_size > 0
+    plain, *lowered = document["networks"]
+    assert all(one["agree"] == 1 for one in document["networks"])
+    assert max(one["exchanges"] for one in lowered) < plain["exchanges"] / 3
+    fastest = max(one["speed_up"] for one in lowered)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert f"{fastest:.1f} times faster than the plain network" in page

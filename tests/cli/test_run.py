@@ -25,6 +25,8 @@ CHECKPOINT = small_checkpoint(
     CONFIG, Architecture.uniform(table.RELU, depth=1, heads=3, mlp=MlpForm.FUSED)
 )
 
+INSECURE = ("--profile", "profiles/semi2k.toml", "--insecure")
+
 
 @pytest.fixture
 def model(tmp_path):
@@ -44,17 +46,29 @@ def pictures(tmp_path):
 def test_two_processes_and_a_record(model, pictures, tmp_path):
     out = tmp_path / "record.json"
     Image.new("RGB", (9, 7), "red").save(pictures / "other.png")
-    result = invoke("run", model, pictures, "--profile", "profiles/semi2k.toml", "--out", out)
+    (pictures / "broken.jpg").write_bytes(b"no picture")
+    result = invoke("run", model, pictures, *INSECURE, "--out", out)
     lines = result.stdout.splitlines()
     assert lines[0].startswith(f"{pictures / '0.png'}: class ")
     assert "%" not in lines[0]  # the class alone was revealed
-    labels = [line.split()[0] for line in lines[3:]]
-    assert labels == ["revealed", "sent", "received", "exchanges", "time", "set-up", "trusted"]
+    labels = [line.split()[0] for line in lines[3 : lines.index("")]]
+    assert labels == ["revealed", "sent", "received", "exchanges", "computing", "trusted"]
+    seconds = {
+        name: float(number)
+        for name, number in (line.rsplit(maxsplit=1) for line in lines[lines.index("") + 2 :])
+    }
+    parts = [seconds[f"  image {number}"] for number in (1, 2, 3)]
+    assert sum(parts) + seconds["  set-up"] == pytest.approx(seconds["  total"], abs=0.05)
+    assert seconds["  all images"] / 3 == pytest.approx(seconds["  per image"], abs=0.05)
+    assert "left out" in result.stderr
+    assert "broken.jpg is not an image" in " ".join(result.stderr.split())
     assert "INSECURE dealer" in result.stdout
     assert "1 of 3 images resized as in evaluation" in result.stderr
     record = load(RunRecord, out)
     assert record.transport == "processes"
     assert record.images == 3
+    assert record.times.total_s == pytest.approx(record.elapsed_s)
+    assert record.set_up.start_s > 0
 
 
 def test_json_and_simulator(model, pictures):
@@ -83,15 +97,14 @@ def refused(*arguments):
 
 def test_bad_pictures(model, tmp_path):
     (tmp_path / "text.png").write_text("no picture")
-    frames = [Image.new("RGB", (6, 6), colour) for colour in ("red", "blue")]
-    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
-    Image.fromarray(np.zeros((6, 6), np.uint16)).save(tmp_path / "deep.png")
+    Image.new("RGBA", (6, 6), (9, 9, 9, 128)).save(tmp_path / "glass.png")
+    Image.fromarray(np.zeros((6, 6), np.float32)).save(tmp_path / "deep.tiff")
     simulate = ("--profile", "semi2k", "--simulate")
     for name, expected in (
         ("absent.png", "there is no file"),
         ("text.png", "is not an image"),
-        ("moving.gif", "holds several frames"),
-        ("deep.png", "has more than 8 bits per channel"),
+        ("glass.png", "is transparent in places"),
+        ("deep.tiff", "holds numbers of unknown range"),
     ):
         assert expected in refused(model, tmp_path / name, *simulate)
 
@@ -118,9 +131,12 @@ def test_bad_models_and_profiles(model, pictures, tmp_path):
 
 def test_interrupted(model, pictures, tmp_path):
     """Ctrl-C ends the command and its parties, and leaves no files."""
+    # A shell starts what runs in the background with interrupts ignored, and children inherit it.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = tmp_path / "temporary"
     folder.mkdir()
-    command = [sys.executable, "-m", "mpcvit", "run", model, pictures, "--profile", "semi2k-wan"]
+    command = [sys.executable, "-m", "mpcvit", "run", model, pictures]
+    command += ["--profile", "semi2k-wan", "--insecure"]
     process = subprocess.Popen(
         command,
         env={**os.environ, "TMPDIR": str(folder)},
@@ -128,6 +144,7 @@ def test_interrupted(model, pictures, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
+    signal.signal(signal.SIGINT, previous)
     deadline = time.monotonic() + 60
     while len(list(folder.glob("*/*/party.log"))) < 2:
         assert time.monotonic() < deadline

@@ -5,13 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from mpcvit.artifacts.architecture import ActivationGranularity, Architecture
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.choices import ActivationGranularity
+from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.latency import LatencyTable
+from mpcvit.cost.estimate import estimate
 from mpcvit.experiments.catalogue import EXPERIMENTS
 from mpcvit.kinds import table
+from mpcvit.model.checkpoint import Checkpoint
 from tests.command import invoke
 from tests.configs import TINY
-from tests.searches import ALPHA, make_result
+from tests.searches import ALPHA, MODEL, make_full_result, make_result, random_costs
 
 K = table
 
@@ -53,6 +57,49 @@ def test_search_then_derive_and_its_files(tmp_path):
     architecture = Architecture.load(out)
     assert architecture.count(K.RELU_SOFTMAX) == 2
     assert {layer.mlp.value for layer in architecture.layers} == {"fused"}
+
+
+@pytest.mark.long
+def test_a_search_of_every_choice_then_a_network_within_a_budget(tmp_path):
+    model = load_config(TINY).model
+    random_costs(model).save(tmp_path / "latency.json")
+    folder, out = tmp_path / "search", tmp_path / "arch.json"
+    choices = ("--set", 'search.choices=["attention","norm","activation","tokens"]')
+    settings = (*choices, "--set", "search.token_counts=[3]", "--set", "search.epochs=1")
+    settings += ("--set", "search.latency_weight=0.05")
+    refused = invoke("search", TINY, "--out", folder, *settings, code=2).stderr
+    assert "prices attention alone" in refused
+    latency = ("--latency", tmp_path / "latency.json")
+    invoke("search", TINY, "--out", folder, *settings, *latency)
+    row = json.loads((folder / "log.jsonl").read_text().splitlines()[-1])
+    assert [len(row[name]) for name in ("alpha", "beta", "norms", "tokens")] == [2, 2, 3, 2]
+    assert any(value < 1 for own in row["norms"] for value in own)  # they have moved
+    assert (folder / "search.png").exists()
+    arguments = ("derive", folder, "--out", out, "--json")
+    found = json.loads(invoke(*arguments, "--latency-budget", "0.7s").stdout)
+    assert found["seconds"] <= 0.7
+    model_folder = tmp_path / "model"
+    invoke("train", TINY, "--arch", out, "--set", "train.epochs=1", "--out", model_folder)
+    assert Checkpoint.load(model_folder / "model.safetensors").architecture == Architecture.load(
+        out
+    )
+
+
+def test_derive_over_every_choice(tmp_path):
+    make_full_result(replace(MODEL, depth=2, heads=2)).save(tmp_path / "search.json")
+    out = tmp_path / "arch.json"
+    output = invoke("derive", tmp_path, "--latency-budget", "9s", "--out", out).output
+    assert "layer  heads  mlp  norm1       norm2       activation  tokens" in output
+    assert "of all choices" in output
+    refused = invoke("derive", tmp_path, "--latency-budget", "1ms", "--out", out, code=2).stderr
+    assert "no network fits 0.001 s: the cheapest, scaling in every head" in refused
+    assert (
+        "a ratio counts heads alone"
+        in invoke("derive", tmp_path, "--ratio", 0.5, "--out", out, code=2).stderr
+    )
+    estimate(replace(MODEL, depth=2, heads=2)).save(tmp_path / "plain.json")
+    arguments = ("--latency-budget", "9s", "--latency", tmp_path / "plain.json", "--out", out)
+    assert "prices attention alone" in invoke("derive", tmp_path, *arguments, code=2).stderr
 
 
 def test_derive_by_budget_in_any_unit(search_file, tmp_path):

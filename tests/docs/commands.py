@@ -22,7 +22,8 @@ def commands(page):
     for line in (*lines, *phrases):
         line = line.strip().removeprefix(".venv/bin/")
         if line.startswith("mpcvit ") and not line.startswith("mpcvit COMMAND"):
-            found.append(shlex.split(line, comments=True)[1:])
+            words = shlex.split(line, comments=True)[1:]
+            found.append(words[: words.index(">")] if ">" in words else words)
     return found
 
 

@@ -25,7 +25,7 @@ def test_commands_and_options_exist(words):
         return
     names, _, arguments, command = parse(words)
     for argument in arguments:
-        if argument.startswith(("configs/", "results/", "latency/")):
+        if argument.startswith(("results/", "latency/")):
             assert (ROOT / argument).exists(), f"there is no {argument}"
     if names and not hasattr(command, "commands"):
         most = sum(
@@ -70,7 +70,6 @@ def test_every_command_is_in_the_documentation():
 def test_commands_that_need_no_training(tmp_path, monkeypatch):
     """Run as they are written, but for where they write."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "results").symlink_to(ROOT / "results")
     wanted = ("estimate", "experiment --list", "certs")
     done = []

@@ -102,7 +102,7 @@ def test_its_reports_show_every_part(followed):
     folder, _, _ = followed
     for page in (folder / "runs" / "photos" / "report.html", folder / "report.html"):
         text = page.read_text()
-        for chart in ("trade-off-photos", "heads", "alpha", "lowered-exchanges", "layer-bytes"):
+        for chart in ("trade-off-photos", "heads", "shares", "lowered-exchanges", "layer-bytes"):
             assert f'id="{chart}"' in text
         assert 'id="lowered-measured-s"' not in text  # threads measure nothing
 

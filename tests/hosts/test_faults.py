@@ -10,9 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.secure.service.messages import SILENCE_S
 from tests.hosts.service import (
+    LONG_S,
     Client,
     ClientProcess,
     Dealing,
@@ -123,15 +126,27 @@ def test_a_line_that_is_cut_for_60_s(site, served):
 def test_an_answer_that_cannot_be_written_is_printed(site, served, tmp_path, nothing_left):
     disk = tmp_path / "disk"
     disk.mkdir()
-    # a disk that the client alone sees, and that is gone with it
-    mount = f"mount -t tmpfs -o size=4k tmpfs {disk}"
+    # a disk that the client alone sees, and that is gone with it; it is full once parties work
+    mount = f"mount -t tmpfs -o size=2m tmpfs {disk}"
+    fill = (
+        f"(for i in $(seq 3000); do ls {nothing_left}/*/party.log && break; sleep 0.02; done; "
+        f"head -c 3m /dev/zero > {disk}/other) > /dev/null 2>&1 &"
+    )
     apart = ["unshare", "-m", "sh", "-c"]
     if (
         shutil.which("unshare") is None
         or subprocess.run([*apart, mount], capture_output=True).returncode
     ):
         pytest.skip("mounting a small disk is not allowed here")
-    command = [*apart, f'{mount} && exec "$@"', "sh", sys.executable, "-m", "mpcvit", "predict"]
+    command = [
+        *apart,
+        f'{mount}; {fill} exec "$@"',
+        "sh",
+        sys.executable,
+        "-m",
+        "mpcvit",
+        "predict",
+    ]
     command += [str(site.photo), "--profile", "semi2k", "--tls", str(site.certs / "client")]
     result = subprocess.run(
         [*command, "--server", served.address, "--out", str(disk / "record.json")],
@@ -145,6 +160,47 @@ def test_an_answer_that_cannot_be_written_is_printed(site, served, tmp_path, not
     assert result.stdout.startswith(f"{site.photo}: class {likeliest} ")
     assert f"cannot write {disk / 'record.json'}: No space left on device" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.long
+def test_a_server_that_dies_leaves_the_answers_that_were_there(site, tmp_path, nothing_left):
+    """The client prints them and says how to go on, and then asks for the rest alone."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for index, pixels in enumerate(site.pixels[:3]):
+        Image.fromarray(pixels).save(photos / f"{index}.png")
+    lines = [f"{photos / f'{i}.png'}: class {site.expected[i].argmax()} " for i in range(3)]
+    command = [sys.executable, "-m", "mpcvit", "predict", photos, "--profile", "semi2k"]
+    command += ["--tls", site.certs / "client", "--server"]
+    settings = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "env": {**os.environ, "TMPDIR": str(nothing_left), "XDG_STATE_HOME": str(tmp_path)},
+    }
+    killed = Served(site, tmp_path / "killed", clients=1).wait_until_open()
+    try:
+        with (
+            line_to(killed.address, NetworkLink(round_trip_ms=10.0)) as (address, _),
+            subprocess.Popen([*command, address], **settings) as client,
+        ):
+            assert client.stdout.readline().startswith(lines[0])  # with two more to come
+            killed.kill()
+            told = client.communicate(timeout=LONG_S)[1]
+            assert client.returncode == 2
+    finally:
+        killed.kill()
+    (kept,) = (tmp_path / "mpcvit" / "answers").iterdir()
+    assert "ended the session" in told
+    assert f"of 3 images have an answer, kept in {kept}; add --resume" in told
+    known = int(re.search(r"(\d) of 3", told)[1])
+    with Served(site, tmp_path / "again", clients=1) as again:
+        result = subprocess.run([*command, again.address, "--resume"], timeout=LONG_S, **settings)
+        (visit,) = again.wait_for_visits(1)
+    assert result.returncode == 0
+    assert [line[: len(lines[0])] for line in result.stdout.splitlines()[:3]] == lines
+    assert visit["images"] == 3 - known < 3
+    assert not kept.exists()
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import pytest
 
 from tests.command import invoke
 
-CONFIG = Path(__file__).parents[2] / "configs" / "digits-quick.toml"
+CONFIG = Path("digits-quick")
 CHANCE = 0.1  # of ten digits
 RELU_SOFTMAX_POINTS = 1.0  # how far the found network may fall behind the ReLU-softmax one
 

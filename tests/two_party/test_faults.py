@@ -43,7 +43,9 @@ def fails(checkpoint, pixels, strike, expected, within_s):
         strike()
 
     with pytest.raises(UserError, match=expected) as error:
-        mpcvit.run(checkpoint, pixels[:1], SLOW, progress=strike_within_a_layer(timed))
+        mpcvit.run(
+            checkpoint, pixels[:1], SLOW, insecure=True, progress=strike_within_a_layer(timed)
+        )
     assert time.monotonic() - started[0] < within_s
     assert "\n" not in str(error.value)
 
@@ -89,7 +91,8 @@ def test_parties_end_with_their_supervisor(tmp_path, checkpoint, pixels):
         "import sys, numpy as np, mpcvit\n"
         "def progress(what, done, total):\n"
         "    print(what, flush=True)\n"
-        "mpcvit.run(sys.argv[1], np.load(sys.argv[2]), 'semi2k-wan', progress=progress)\n"
+        "settings = dict(profile='semi2k-wan', insecure=True, progress=progress)\n"
+        "mpcvit.run(sys.argv[1], np.load(sys.argv[2]), **settings)\n"
     )
     supervisor = subprocess.Popen(
         [sys.executable, "-c", code, tmp_path / "model.safetensors", tmp_path / "pixels.npy"],

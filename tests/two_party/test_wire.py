@@ -72,7 +72,7 @@ def listen_in(monkeypatch, checkpoint, nobody_left):
             return {Role.MODEL_OWNER: listening, Role.DATA_OWNER: through}
 
         monkeypatch.setattr(processes, "_addresses_by_role", addresses)
-        result = mpcvit.run(checkpoint, pixels, "semi2k", reveal="logits")
+        result = mpcvit.run(checkpoint, pixels, "semi2k", reveal="logits", insecure=True)
         taps[0].close()
         return bytes(taps[0].heard), result
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mpcvit import codec
-from mpcvit.codec import decode, encode, load, register, require, save, tagged
+from mpcvit.codec import ADDED, decode, encode, load, register, require, save, tagged
 from mpcvit.errors import UserError
 
 
@@ -155,3 +155,17 @@ def test_long_unions_need_tags():
 
     with pytest.raises(AssertionError, match="needs a tag"):
         codec.decode(Untagged | Circle, {"is": "circle", "radius": 1.0}, "here")
+
+
+@dataclass(frozen=True)
+class Grown:
+    old: int = 0
+    new: Square = field(default=Square(side=1.0), metadata=ADDED)
+
+
+def test_an_added_field_is_written_only_where_it_is_used():
+    assert encode(Grown()) == {"old": 0}
+    assert decode(Grown, {"old": 0}, "file") == Grown()
+    used = Grown(new=Square(side=2.0))
+    assert decode(Grown, encode(used), "file") == used
+    assert "new" in encode(used)

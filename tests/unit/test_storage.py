@@ -1,11 +1,16 @@
 """Files are whole or absent."""
 
 import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from mpcvit.errors import UserError
-from mpcvit.storage import replacing, replacing_folder, require_room, write_text
+from mpcvit.storage import holding, replacing, replacing_folder, require_room, write_text
 
 
 def test_failure_leaves_the_old_file(tmp_path):
@@ -63,7 +68,7 @@ def test_a_file_where_a_folder_should_be(tmp_path):
 
 def test_too_little_room(tmp_path):
     require_room(tmp_path, 1)
-    with pytest.raises(UserError, match="MB are needed"):
+    with pytest.raises(UserError, match=r"free, but .* are needed"):
         require_room(tmp_path, 10**18)
 
 
@@ -74,3 +79,59 @@ def test_a_device_is_not_replaced(tmp_path):
         write_text(tmp_path / "pipe", "text")
     assert (tmp_path / "pipe").is_fifo()
     assert [entry.name for entry in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_private_files_are_readable_to_their_owner_alone(tmp_path):
+    for name, private in (("private", True), ("usual", False)):
+        write_text(tmp_path / name, "old")
+        write_text(tmp_path / name, "text", private=private)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("private", "usual")]
+    assert modes[0] == 0o600 != modes[1]
+
+
+HOLD = """
+import sys, pathlib
+from mpcvit.storage import holding
+with holding(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def hold(folder):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"held\n"
+    return process
+
+
+def test_a_folder_has_one_holder(tmp_path):
+    folder = tmp_path / "new" / "run"
+    with hold(folder) as other:
+        with (
+            pytest.raises(UserError, match=rf"in use by process {other.pid} on .+, since 20"),
+            holding(folder),
+        ):
+            pass
+        other.stdin.close()
+        other.wait()
+    assert list(folder.iterdir()) == []
+    with holding(folder):
+        pass
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
+    with hold(tmp_path) as other:
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+    assert len(list(tmp_path.iterdir())) == 1  # which says nothing any more
+    with holding(tmp_path):
+        assert str(os.getpid()) in next(tmp_path.iterdir()).read_text()
+        with pytest.raises(UserError, match=f"process {os.getpid()} "), holding(tmp_path):
+            pass
+
+
+def test_a_folder_that_cannot_be_locked():
+    with pytest.raises(UserError, match="cannot write into /proc/run"), holding(Path("/proc/run")):
+        pass

@@ -8,8 +8,8 @@ from mpcvit.kinds.table import RELU_SOFTMAX
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.walks.tracer import trace
 
-MOST = 44  # from the command to the file
-MOST_IN_LOWERING = 14
+MOST = 47  # from the command to the file
+MOST_IN_LOWERING = 15
 IN_CALLBACKS = {("data/cache.py", "data/dataset.py")}  # a cache, and the decoder that fills it
 
 

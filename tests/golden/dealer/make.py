@@ -20,9 +20,8 @@ from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.framing import read_call
 from mpcvit.dealer.keys import load_private_key, make_keys
 from mpcvit.dealer.party.gateway import Gateway, zeros
-from mpcvit.secure.parties.threads import run_in_threads
 from mpcvit.secure.spu.compile import compile_function
-from mpcvit.secure.spu.engine import DealerSettings, Engine
+from mpcvit.secure.spu.engine import DealerSettings, Engine, run_in_threads
 
 HERE = Path(__file__).parent
 PROFILE = load_profile("semi2k-dealer")

@@ -9,10 +9,10 @@ from mpcvit.artifacts.config import Config, ModelConfig, load_config
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
-from tests.configs import CONFIGS, TINY
+from tests.configs import COMPLETE, CONFIGS, TINY
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", COMPLETE, ids=lambda path: path.stem)
 def test_shipped_configs_load_and_round_trip(path):
     config = load_config(path)
     assert config.name == path.stem
@@ -108,7 +108,7 @@ def test_missing_key_and_section(tmp_path):
 
 
 def test_unreadable_files(tmp_path):
-    with pytest.raises(UserError, match="there is no config file"):
+    with pytest.raises(UserError, match="there is no configuration"):
         load_config(tmp_path / "none.toml")
     path = tmp_path / "bad.toml"
     path.write_text("a = = 1")

@@ -125,16 +125,23 @@ def test_file_round_trip(tmp_path):
         assert LatencyTable.load(tmp_path / "latency.json") == table
 
 
-def test_files_of_the_first_format_are_read(tmp_path):
-    """They name the two prices of a choice `once` and `each`."""
-    table = make_table()
-    table.save(tmp_path / "latency.json")
-    text = (tmp_path / "latency.json").read_text()
+def test_files_of_former_formats_are_read(tmp_path):
+    """The first names the two prices of a choice `once` and `each`; neither prices norms."""
+    table, path = make_table(), tmp_path / "latency.json"
+    table.save(path)
+    document = json.loads(path.read_text())
+    for layer in document["layers"]:
+        for later in ("products", "norms", "activation", "tokens", "fewer"):
+            del layer[later]
+    document["format"] = "mpcvit-latency/2"
+    path.write_text(json.dumps(document))
+    assert LatencyTable.load(path) == table
+    text = path.read_text()
     for new, old in (("-latency/2", "-latency/1"), ("shared", "once"), ("per_unit", "each")):
         assert new in text
         text = text.replace(new, old)
-    (tmp_path / "latency.json").write_text(text)
-    assert LatencyTable.load(tmp_path / "latency.json") == table
+    path.write_text(text)
+    assert LatencyTable.load(path) == table
 
 
 @pytest.mark.parametrize(
@@ -171,7 +178,7 @@ def test_foreign_files_are_refused(tmp_path, change, message):
 def test_shipped_files_are_the_estimate_of_their_configuration(name):
     top = Path(__file__).parents[3]
     shipped = LatencyTable.load(top / "latency" / f"{name}.json")
-    assert shipped == estimate(load_config(top / "configs" / f"{name}.toml").model)
+    assert shipped == estimate(load_config(Path(name)).model)
     assert "modelled from counts" in shipped.source
 
 

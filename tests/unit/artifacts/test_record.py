@@ -1,11 +1,12 @@
 """Records of private runs: arithmetic, and the file."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from mpcvit.artifacts.profile import NetworkLink
-from mpcvit.artifacts.record import RunRecord
+from mpcvit.artifacts.record import OfflineCost, RunRecord
 from mpcvit.codec import encode, load, save
 from mpcvit.errors import UserError
 from tests.records import RECORD
@@ -17,6 +18,28 @@ def test_totals():
     assert RECORD.sent_bytes == 10_000
     assert RECORD.measured_s == 20.0
     assert RECORD.set_up.seconds == 10.0
+
+
+def test_times_add_up_to_what_the_clock_says():
+    offline = OfflineCost(received_bytes=1, fetch_s=9.0, wait_s=0.5, held_bytes=1)
+    set_up = replace(RECORD.set_up, start_s=0.25, job_s=0.125)
+    times = replace(RECORD, set_up=set_up, offline=offline, elapsed_s=40.0).times
+    assert times.set_up == {
+        "start": 0.25,
+        "connect": 1.0,
+        "compile": 2.0,
+        "weights": 3.0,
+        "randomness": 4.625,  # the job, the protocol's own set-up, and the wait for the dealer
+        "other parties": 40.0 - 20.0 - 10.875,
+    }
+    assert times.images == ((2, 6.0), (1, 14.0))
+    assert (times.images_s, times.per_image_s) == (20.0, 20 / 3)
+    assert times.total_s == 40.0
+
+
+def test_times_of_a_record_without_a_clock():
+    assert RECORD.elapsed_s is None
+    assert RECORD.times.total_s == 30.0
 
 
 def test_modelled_seconds():

@@ -1,5 +1,6 @@
 """A dealer that is down, dies, stalls, answers short or comes back; and a party that notices."""
 
+import mmap
 import threading
 import time
 
@@ -8,6 +9,7 @@ import pytest
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.dealer.errors import DealerError
 from mpcvit.dealer.keys import PUBLIC_FILE
+from mpcvit.dealer.party import supply as supplying
 from mpcvit.dealer.party.supply import Supply
 from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.hosts.certificates import make_certificates
@@ -148,6 +150,18 @@ def test_supply_fetches_ahead_and_forgets_what_was_used(dealer, job):
         supply.material(0)
     supply.wait(1)
     assert bytes(supply.material(1)) == expected(seeds, LONG, start=10 + LONG.blocks)
+
+
+def test_memory_of_used_material_is_given_back_at_once(dealer, job, monkeypatch):
+    monkeypatch.setattr(supplying, "_FORGOTTEN_BYTES", mmap.PAGESIZE)
+    seeds, found = job
+    supply = Supply(dealer.client("server"), found)
+    supply.wait(0)
+    whole, page = expected(seeds, LONG), mmap.PAGESIZE
+    supply.forget(0, page - 1)
+    assert bytes(supply.material(0)) == whole
+    supply.forget(0, 3 * page + 7)
+    assert bytes(supply.material(0)) == bytes(3 * page) + whole[3 * page :]
 
 
 def test_what_failed_while_nobody_waited_is_tried_again(dealer, job):

@@ -28,9 +28,13 @@ class Stock:
             bytes([index + 1]) * job.inference(index)[0].answer_bytes
             for index in range(job.inferences)
         ]
+        self.forgotten = []
 
     def material(self, inference):
         return memoryview(self.content[inference])
+
+    def forget(self, inference, before):
+        self.forgotten.append((inference, before))
 
 
 @pytest.fixture

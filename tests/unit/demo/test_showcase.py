@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,6 @@ from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.provenance import MODEL_FILE
 from mpcvit.data import decode_image
-from mpcvit.demo.show import FORMS, who_learnt
 from mpcvit.demo.showcase import DESCRIPTION, SHIPPED, Showcase, model_in
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import SecureProgram
@@ -27,14 +27,18 @@ def test_accuracies_are_those_of_the_checkpoints_and_their_logs(showcase):
     for network in showcase.networks:
         checkpoint = Checkpoint.load(model_in(SHIPPED, network.name, "plain"))
         provenance = checkpoint.provenance
-        assert network.top1["plain"] == provenance.metrics["test_top1"]
-        assert network.top1["plain"] == read_log(SHIPPED / network.name)[-1]["test_top1"]
+        logged = read_log(SHIPPED / network.name)[-1]
+        if checkpoint.data.validation_images:  # test images when it was packed
+            assert logged["validation_top1"] == provenance.metrics["validation_top1"]
+            assert abs(network.top1["plain"] - logged["validation_top1"]) < 0.01
+        else:
+            assert network.top1["plain"] == logged["test_top1"] == provenance.metrics["test_top1"]
+            assert provenance.data_fingerprint == showcase.data_fingerprint
         assert network.parameters == checkpoint.parameter_count
         assert (network.config, network.seed) == (
             provenance.config["name"],
             provenance.config["seed"],
         )
-        assert provenance.data_fingerprint == showcase.data_fingerprint
         assert provenance.config["data"]["path"] == ""  # the trainer's own
         assert abs(network.top1["lowered"] - network.top1["plain"]) < 0.01
 
@@ -49,6 +53,15 @@ def test_programs_are_of_the_very_networks_and_for_a_profile_that_is_safe(showca
         assert program.architecture == checkpoint.architecture
         assert program.provenance == checkpoint.provenance
         program.engine.apply(profile)
+
+
+def test_the_plain_network_comes_first_and_costs_one_image(showcase):
+    first, *others = showcase.columns
+    assert (first.form, first.images) == ("plain", 1)
+    assert all((one.form, one.images) == ("lowered", None) for one in others)
+    stranger = replace(first, network="stranger")
+    with pytest.raises(UserError, match="stranger, plain, which is not among"):
+        replace(showcase, columns=(stranger,))
 
 
 def test_samples_are_pictures_of_different_classes(showcase):
@@ -69,7 +82,8 @@ def test_documentation_states_these_accuracies(showcase):
     rows = lines[start + 3 : lines.index("<!-- end -->", start)]
     stated = [[float(one) for one in re.findall(r"\d\d\.\d\d", row)] for row in rows]
     assert stated == [
-        [round(100 * network.top1[form], 2) for form in FORMS] for network in showcase.networks
+        [round(100 * network.top1[form], 2) for form in ("plain", "lowered")]
+        for network in showcase.networks
     ]
 
 
@@ -91,10 +105,3 @@ def test_what_is_not_as_it_was_is_refused(tmp_path, showcase, change):
             (folder / DESCRIPTION).write_text('{"format": "other"}')
     with pytest.raises(UserError, match="showcase"):
         Showcase.load(folder)
-
-
-def test_who_learnt_what_names_the_dealer_and_the_danger():
-    safe = who_learnt(load_profile("semi2k-dealer-wan"))
-    assert {"model's side", "images' side", "dealer", "trusted"} == set(safe)
-    assert "collude with neither" in safe["trusted"]
-    assert "INSECURE" in who_learnt(load_profile("semi2k-wan"))["model's side"]

@@ -1,5 +1,6 @@
 """The catalogue: every recipe of every experiment fits every configuration we ship."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,10 @@ from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import EXPERIMENTS, find_experiment
 from mpcvit.experiments.published import published, published_table
 from mpcvit.experiments.store import RunStore
-from tests.configs import TINY
+from tests.configs import COMPLETE, TINY
 
 # the paper's networks have layer norms, which their recipes may replace
-CONFIGS = [
-    path
-    for path in sorted((Path(__file__).parents[3] / "configs").glob("*.toml"))
-    if load_config(path).model.norm is NormForm.LAYER
-]
+CONFIGS = [path for path in COMPLETE if load_config(path).model.norm is NormForm.LAYER]
 
 
 def make_store(config_file, **changes):
@@ -77,6 +74,25 @@ def test_controls_of_distillation_are_taught_but_not_searched():
     for name in ("scaling-distilled", "relu_softmax-distilled"):
         assert rows[name].derivation is None
         assert rows[name].teacher is rows["mpcvit-0.7-distilled"].teacher is not None
+
+
+def test_an_ingredient_is_taken_out_alone():
+    store = make_store(TINY.with_name("cifar10-poly.toml"), overrides=("model.head_dim_qk=8",))
+    experiment = find_experiment("beyond-attention")
+    models = {row.name: store.network_config(row, 0).model for row in experiment.networks}
+    configured = asdict(models["configured"])
+    changed = {
+        name: {field for field, value in asdict(model).items() if value != configured[field]}
+        for name, model in models.items()
+    }
+    assert changed["layer-norms"] == {"norm", "layer_norms"}
+    assert changed["gelu"] == {"activation"}
+    assert changed["all-tokens"] == {"layer_tokens"}
+    assert changed["wide-queries"] == {"head_dim_qk"}
+    assert changed["no-layer-norm"] == {"layer_norms"}
+    every = {"norm", "layer_norms", "activation", "layer_tokens", "head_dim_qk"}
+    assert changed["paper-scaling"] == every
+    assert changed["paper-relu_softmax"] == {*every, "attention"}
 
 
 def test_names_are_unique_and_shared_rows_are_the_same_recipe():

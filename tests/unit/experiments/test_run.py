@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from mpcvit.artifacts.config import load_config
@@ -15,9 +17,10 @@ from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import find_experiment
 from mpcvit.experiments.results import interval
-from mpcvit.experiments.run import run_experiment
+from mpcvit.experiments.run import judge_by_test_images, run_experiment
 from mpcvit.experiments.store import RunStore
 from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.model.vit import ViT
 from mpcvit.train.loop import DivergedError, StoppedError
 from tests.configs import TINY
 from tests.unit.train.test_loop import StopAt
@@ -176,6 +179,37 @@ def test_rows_are_collected_without_training(dataset, tmp_path):
     assert [(one.network, one.seeds) for one in summaries] == [("scaling", 1)]
     longer = make_store(dataset, tmp_path / "runs", watcher, (*QUICK, "distill.epochs=2"))
     assert run_experiment(experiment, longer, [0], tmp_path, only_finished=True)[0] == []
+
+
+def test_test_images_are_looked_at_after_the_choices(tmp_path):
+    """Runs are judged by the validation split; `--test` adds what the test split says."""
+    settings = (*QUICK, "data.validation_images=64")
+    data = load(load_config(TINY, settings))
+    experiment = find_experiment("attention-variants").only(["scaling", "softmax"])
+    watcher = Watcher()
+    store = make_store(data, tmp_path / "runs", watcher, settings)
+    assert judge_by_test_images(experiment, store, [0], tmp_path) == []
+    run_experiment(experiment.only(["scaling"]), store, [0], tmp_path)
+    watcher.started = []
+    (row,) = judge_by_test_images(experiment, store, [0, 1], tmp_path)
+    assert watcher.started == []
+    checkpoint = store.network(experiment.networks[-1], 0).value
+    assert checkpoint is not None
+    assert row["validation_top1"] == round(
+        100 * checkpoint.provenance.metrics["validation_top1"], 2
+    )
+    assert row["test_images"] == len(data.test)
+    right = predict_plainly(checkpoint, data.test) == np.asarray(data.test.labels)
+    assert row["test_top1"] == round(100 * right.mean(), 2)
+    assert read_rows(tmp_path / "attention-variants-test.csv")[0]["network"] == "scaling"
+
+
+def predict_plainly(checkpoint, split):
+    mean, std = np.asarray(checkpoint.data.mean), np.asarray(checkpoint.data.std)
+    images = jnp.asarray((np.asarray(split.images) / 255 - mean) / std, jnp.float32)
+    vit = ViT(checkpoint.model, checkpoint.architecture)
+    parameters = jax.tree.map(jnp.asarray, checkpoint.parameters)
+    return np.argmax(vit.apply({"params": parameters}, images)[0], axis=-1)
 
 
 def test_intervals_against_known_ones():

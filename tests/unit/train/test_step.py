@@ -1,12 +1,19 @@
 """One update, as it is compiled."""
 
 import jax
+import numpy as np
+import pytest
 
 from mpcvit.artifacts.config import load_config
+from mpcvit.data import Batch
 from mpcvit.train.devices import Devices
-from mpcvit.train.step import _empty_batch, initial_state, make_step
+from mpcvit.train.step import _empty_batch, _make_gradients, initial_state, make_step
 from tests.configs import TINY
-from tests.unit.train.test_state import supervised
+from tests.unit.train.test_state import distilled, searching, supervised
+
+STILL = ("model.attention_dropout=0.0", "model.stochastic_depth=0.0", "train.batch_size=16")
+# Sums of float32 in another order: each of the tens of terms is rounded by 6e-8 of itself.
+ROUNDING = 1e-5
 
 
 def test_devices_wait_for_each_other_once():
@@ -17,3 +24,58 @@ def test_devices_wait_for_each_other_once():
     step = make_step(task, config, 1, Devices())
     text = step.lower(initial_state(task, config, 1), task.frozen(), _empty_batch(config)).as_text()
     assert text.count("stablehlo.all_reduce") == 1
+
+
+def gradients(make_task, *settings):
+    """Return loss, statistics and gradients of a batch of random images."""
+    config = load_config(TINY, settings)
+    rng, size, task = np.random.default_rng(0), config.train.batch_size, make_task(config)
+    batch = Batch(
+        images=rng.standard_normal((size, 8, 8, 1), np.float32),
+        targets=rng.dirichlet(np.ones(10), size).astype(np.float32),
+        labels=np.zeros(size, np.int32),
+        indices=np.arange(size, dtype=np.int32),
+    )
+    function = jax.jit(_make_gradients(task, config, 1, Devices()))
+    loss, outcome, found = function(task.init(0), task.frozen(), np.int32(0), batch)
+    return jax.device_get((loss, outcome.statistics, found))
+
+
+def furthest(one, other):
+    """Return the largest difference of two trees, in parts of each array's largest entry."""
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    parts = jax.tree.map(
+        lambda a, b: float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-3)), one, other
+    )
+    return max(jax.tree.leaves(parts))
+
+
+@pytest.mark.parametrize("make_task", [supervised, distilled, searching])
+def test_micro_batches_have_the_gradients_of_the_batch(make_task):
+    """However many images a device takes at once, gradients are means over all of them."""
+    whole = gradients(make_task, *STILL, "train.piece_size=8")
+    assert furthest(whole, gradients(make_task, *STILL, "train.piece_size=2")) < ROUNDING
+    doubled = jax.tree.map(lambda x: 1.001 * x, whole)
+    assert furthest(whole, doubled) > ROUNDING
+
+
+@pytest.mark.parametrize("make_task", [supervised, distilled])
+def test_blocks_that_are_computed_again_have_the_same_gradients(make_task):
+    """Also where dropout draws at random, and where batch norms report their statistics."""
+    settings = ("train.batch_size=16", "model.norm=batch", "train.norm_transition_epochs=2")
+    held = gradients(make_task, *settings)
+    again = gradients(make_task, *settings, "train.remat=true")
+    assert held[1], "batch norms have statistics"
+    assert furthest(held, again) < ROUNDING
+
+
+def test_blocks_are_computed_again_only_if_asked():
+    def text(*settings):
+        config = load_config(TINY, ["train.batch_size=16", *settings])
+        task = supervised(config)
+        state = initial_state(task, config, 1)
+        step = make_step(task, config, 1, Devices())
+        return step.lower(state, task.frozen(), _empty_batch(config)).as_text()
+
+    assert "optimization_barrier" not in text()
+    assert "optimization_barrier" in text("train.remat=true")
