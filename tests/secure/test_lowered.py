@@ -191,7 +191,7 @@ def test_plain_and_lowered_are_counted_side_by_side(relu_softmax):
 @pytest.mark.long
 def test_the_bench_tells_what_reused_masks_take_and_save(relu_softmax):
     program, record = relu_softmax
-    _, own = bench_lowering(
+    (own,) = bench_lowering(
         program.model,
         {"semi2k-dealer-wan": load_profile("semi2k-dealer-wan")},
         [program.public],
@@ -201,7 +201,9 @@ def test_the_bench_tells_what_reused_masks_take_and_save(relu_softmax):
         stage=None,
         measure=False,
         progress=lambda what, done, total: None,
+        lowered_only=True,
     )
+    assert own["times_plain"] == ""
     fresh = record.batches[0].total
     assert (own["exchanges"], own["fresh_mb"]) == (
         fresh.exchanges,

@@ -49,13 +49,15 @@ def bench_lowering(
     stage: str | None,
     measure: bool,
     progress: Progress,
+    lowered_only: bool = False,
 ) -> list[Row]:
     """Two rows per network, batch size and profile: as it is written, and lowered.
 
-    `stage` looks at one stage alone, such as "block 0". The lowered one is of a
-    session long enough for masks of kernels to be reused, where they can be:
-    with a dealer. Then the row also tells what the set-up takes once, what a
-    batch takes without it, and from which batch on it has paid.
+    `lowered_only` leaves out the first, which takes most of the time. `stage` looks
+    at one stage alone, such as "block 0". The lowered one is of a session long enough
+    for masks of kernels to be reused, where they can be: with a dealer. Then the row
+    also tells what the set-up takes once, what a batch takes without it, and from
+    which batch on it has paid.
     """
     work = [
         (profile, name, batch_size)
@@ -78,15 +80,15 @@ def bench_lowering(
             stage=stage,
             measure=measure,
         )
-        plain = costs(checkpoint, batches=1)
+        plain = None if lowered_only else costs(checkpoint, batches=1)
         lowered = costs(program, batches=LEAST_RUNS)
         if lowered["set_up_mb"]:
             fresh = costs(program, batches=LEAST_RUNS - 1)
             lowered |= _beside_fresh(lowered, fresh, batch_size)
-        for form, cost, engine in (
-            ("plain", plain, profile),
-            ("lowered", lowered, program.engine.apply(profile)),
-        ):
+        forms = [("lowered", lowered, program.engine.apply(profile))]
+        if plain is not None:
+            forms.insert(0, ("plain", plain, profile))
+        for form, cost, engine in forms:
             rows.append(
                 {
                     "network": name,
@@ -254,7 +256,7 @@ def _find(batch: BatchCost, stage: str | None) -> StageCost:
     return batch.stages[names.index(stage)]
 
 
-def _ratio(cost: Row, plain: Row) -> float | str:
+def _ratio(cost: Row, plain: Row | None) -> float | str:
     """By the wall clock where it ran, or as modelled."""
     column = "measured_s" if cost["measured_s"] != "" else "modelled_s"
-    return "" if cost[column] == "" else round(cost[column] / plain[column], 3)
+    return "" if plain is None or cost[column] == "" else round(cost[column] / plain[column], 3)

@@ -63,6 +63,9 @@ def lowering(
     stage: Annotated[
         str | None, typer.Option(help="Look at one stage alone, such as 'block 0'.")
     ] = None,
+    lowered_only: Annotated[
+        bool, typer.Option("--lowered-only", help="Leave out the networks as written.")
+    ] = False,
     measure: Measure = False,
     out: TableOut = None,
     as_json: AsJson = False,
@@ -99,6 +102,7 @@ def lowering(
             stage=stage,
             measure=measure,
             progress=progress,
+            lowered_only=lowered_only,
         )
     if stage is None:  # the paper times whole networks
         rows = beside_paper(rows, "network", config.name, "trade-off", published)
