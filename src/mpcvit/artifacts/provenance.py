@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mpcvit.errors import UserError
 from mpcvit.storage import write_text
 
 # The files of a run folder.
@@ -107,6 +108,17 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write_text(path, text.getvalue())
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a CSV file; there are none where there is no file."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"cannot read the table {path}: {error}") from error
 
 
 @cache

@@ -7,7 +7,7 @@ approximations of a trained network of their kind that was lowered.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,8 @@ def bench_lowering(
     measure: bool,
     progress: Progress,
     lowered_only: bool = False,
-) -> list[Row]:
-    """Two rows per network, batch size and profile: as it is written, and lowered.
+) -> Iterator[Row]:
+    """Yield two rows per network, batch size and profile: as it is written, and lowered.
 
     `lowered_only` leaves out the first, which takes most of the time. `stage` looks
     at one stage alone, such as "block 0". The lowered one is of a session long enough
@@ -65,7 +65,6 @@ def bench_lowering(
         for name in networks
         for batch_size in batch_sizes
     ]
-    rows: list[Row] = []
     for index, (profile_name, name, batch_size) in enumerate(work):
         progress("networks", index, len(work))
         profile, architecture = profiles[profile_name], networks[name]
@@ -89,21 +88,18 @@ def bench_lowering(
         if plain is not None:
             forms.insert(0, ("plain", plain, profile))
         for form, cost, engine in forms:
-            rows.append(
-                {
-                    "network": name,
-                    "stage": stage or "all",
-                    "form": form,
-                    "profile": profile_name,
-                    "batch": batch_size,
-                    "reveal": reveal.value,
-                    **cost,
-                    "times_plain": _ratio(cost, plain),
-                    **row_context(model, engine),
-                }
-            )
+            yield {
+                "network": name,
+                "stage": stage or "all",
+                "form": form,
+                "profile": profile_name,
+                "batch": batch_size,
+                "reveal": reveal.value,
+                **cost,
+                "times_plain": _ratio(cost, plain),
+                **row_context(model, engine),
+            }
     progress("networks", len(work), len(work))
-    return rows
 
 
 def lower_with_plan(

@@ -1,10 +1,10 @@
 """How much of each experiment there is: rows and seeds in a folder of results."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpcvit.artifacts.provenance import read_rows
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import Experiment
 
@@ -46,11 +46,7 @@ def held_rows(experiment: Experiment, results: Path) -> tuple[Held, ...]:
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the results {path}: {error}") from error
+    rows = read_rows(path)
     for row in rows:
         if any(not row.get(column) for column in columns):
             raise UserError(f"{path} is not a table of runs: it needs {', '.join(columns)}")

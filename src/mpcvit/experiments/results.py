@@ -12,8 +12,9 @@ from scipy import stats
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Config
-from mpcvit.artifacts.provenance import Provenance, write_rows
+from mpcvit.artifacts.provenance import Provenance, read_rows, write_rows
 from mpcvit.artifacts.search import SearchResult
+from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import Experiment
 from mpcvit.experiments.differences import CONFIDENCE, differences
 from mpcvit.experiments.published import published
@@ -43,7 +44,7 @@ class NetworkRun:
         return {
             "network": self.recipe.name,
             "seed": self.config.seed,
-            "top1": "fail" if self.top1 is None else round(self.top1, 2),
+            "top1": FAILED if self.top1 is None else round(self.top1, 2),
             "modelled_s": round(network.modelled_s, 3),
             "exchanges": round(network.exchanges),
             "sent_mb": round(network.sent_mb, 3),
@@ -81,6 +82,8 @@ class NetworkRun:
         ]
 
 
+Row = Mapping[str, Any]
+FAILED = "fail"
 _LEARNT = ("train_loss", "train_top1", "test_loss", "test_top1")
 
 
@@ -154,33 +157,38 @@ class Summary:
     paper_s: float | str
 
 
-def summarise(experiment: Experiment, runs: Sequence[NetworkRun], images: int) -> list[Summary]:
-    by_name: dict[str, list[NetworkRun]] = {}
-    for run in runs:
-        by_name.setdefault(run.recipe.name, []).append(run)
+def summarise(config: str, experiment: str, rows: Sequence[Row], images: int) -> list[Summary]:
+    """Summarise the rows of runs, a network at a time."""
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row["network"], []).append(row)
     summaries = []
     for name, group in by_name.items():
-        found = [run.top1 for run in group if run.top1 is not None]
-        low, high = interval(found, images) if found else (math.nan, math.nan)
-        paper = published(group[0].config.name, experiment.name, name)
+        percents = [float(row["top1"]) for row in group if row["top1"] != FAILED]
+        low, high = interval(percents, images) if percents else (math.nan, math.nan)
+        paper = published(config, experiment, name)
         summaries.append(
             Summary(
                 network=name,
                 seeds=len(group),
-                epochs=group[0].config.train.epochs,
-                top1_mean=round(statistics.fmean(found), 2) if found else "fail",
-                top1_low=round(low, 2) if found else "",
-                top1_high=round(high, 2) if found else "",
-                interval="seeds" if len(found) > 1 else "test images" if found else "",
-                modelled_s=round(statistics.fmean(run.network.modelled_s for run in group), 3),
-                exchanges=round(statistics.fmean(run.network.exchanges for run in group), 1),
-                sent_mb=round(statistics.fmean(run.network.sent_mb for run in group), 3),
-                prices=group[0].network.latency_source,
+                epochs=int(group[0]["epochs"]),
+                top1_mean=round(statistics.fmean(percents), 2) if percents else FAILED,
+                top1_low=round(low, 2) if percents else "",
+                top1_high=round(high, 2) if percents else "",
+                interval="seeds" if len(percents) > 1 else "test images" if percents else "",
+                modelled_s=round(_mean(group, "modelled_s"), 3),
+                exchanges=round(_mean(group, "exchanges"), 1),
+                sent_mb=round(_mean(group, "sent_mb"), 3),
+                prices=group[0]["prices"],
                 paper_top1="" if paper.top1 is None else paper.top1,
                 paper_s="" if paper.latency_s is None else paper.latency_s,
             )
         )
     return summaries
+
+
+def _mean(rows: Sequence[Row], column: str) -> float:
+    return statistics.fmean(float(row[column]) for row in rows)
 
 
 def interval(percents: Sequence[float], images: int) -> tuple[float, float]:
@@ -204,22 +212,58 @@ def interval(percents: Sequence[float], images: int) -> tuple[float, float]:
 def write_network_results(
     experiment: Experiment, runs: Sequence[NetworkRun], images: int, folder: Path
 ) -> list[Summary]:
-    """Write what there is so far: runs, epochs, architectures, summary, differences, figure."""
-    summaries = summarise(experiment, runs, images)
-    layers = [row for run in runs for row in run.to_layer_rows()]
-    write_rows(folder / f"{experiment.name}-architectures.csv", layers)
-    write_rows(folder / f"{experiment.name}-runs.csv", [run.to_row() for run in runs])
-    if epochs := [row for run in runs for row in run.to_epoch_rows()]:
-        write_rows(folder / f"{experiment.name}-epochs.csv", epochs)
+    """Write what there is so far: runs, epochs, architectures, summary, differences, figure.
+
+    Rows of earlier runs stay in the files, also where their run folders are gone.
+    """
+    earlier = _read_earlier(experiment, runs, folder)
+    made = {(run.recipe.name, str(run.config.seed)) for run in runs}
+    names = [name for name, _ in [*earlier, *made]]
+    order = [*experiment.row_names, *dict.fromkeys(names)]
+
+    def write(part: str, rows: Sequence[Row]) -> list[Row]:
+        path = folder / f"{experiment.name}{part}.csv"
+        kept = [row for row in read_rows(path) if _key(row) in earlier and _key(row) not in made]
+        both = [*kept, *rows]
+        both.sort(key=lambda row: (int(row["seed"]), order.index(row["network"])))
+        if both:
+            write_rows(path, both)
+        return both
+
+    write("-architectures", [row for run in runs for row in run.to_layer_rows()])
+    write("-epochs", [row for run in runs for row in run.to_epoch_rows()])
+    rows = write("-runs", [run.to_row() for run in runs])
+    summaries = summarise(runs[0].config.name, experiment.name, rows, images)
     write_rows(folder / f"{experiment.name}.csv", [asdict(summary) for summary in summaries])
     accuracies: dict[str, dict[int, float]] = {}
-    for run in runs:
-        if run.top1 is not None:
-            accuracies.setdefault(run.recipe.name, {})[run.config.seed] = run.top1
+    for row in rows:
+        if row["top1"] != FAILED:
+            accuracies.setdefault(row["network"], {})[int(row["seed"])] = float(row["top1"])
     if pairs := [asdict(pair) for pair in differences(accuracies)]:
         write_rows(folder / f"{experiment.name}-differences.csv", pairs)
     draw_table(folder / f"{experiment.name}.csv")
     return summaries
+
+
+def _read_earlier(
+    experiment: Experiment, runs: Sequence[NetworkRun], folder: Path
+) -> list[tuple[str, str]]:
+    """Return network and seed of the runs in a folder; refuse runs that do not compare."""
+    path = folder / f"{experiment.name}-runs.csv"
+    rows = read_rows(path)
+    here = runs[0].to_row()
+    for row in rows:
+        for column in ("config", "epochs", "data_fingerprint"):
+            if row.get(column) != str(here[column]):
+                raise UserError(
+                    f"{path} holds runs with another {column} ({row.get(column)} instead of "
+                    f"{here[column]}); name another folder with --out"
+                )
+    return [_key(row) for row in rows]
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return row["network"], str(row["seed"])
 
 
 def write_search_results(

@@ -1,6 +1,5 @@
 """What a set of places holds for the report: networks, searches, records, logs and tables."""
 
-import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import LatencyTable
-from mpcvit.artifacts.provenance import LOG_FILE, MODEL_FILE, SEARCH_FILE, Provenance
+from mpcvit.artifacts.provenance import LOG_FILE, MODEL_FILE, SEARCH_FILE, Provenance, read_rows
 from mpcvit.artifacts.record import FORMAT as RECORD_FORMAT
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.artifacts.search import SearchResult
@@ -236,11 +235,7 @@ def _holds(file: Path, text: str) -> bool:
 
 
 def _read_table(file: Path) -> Table | None:
-    try:
-        with file.open(encoding="utf-8", newline="") as opened:
-            rows = tuple(csv.DictReader(opened))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"cannot read the table {file}: {error}") from error
+    rows = tuple(read_rows(file))
     columns = set(rows[0]) if rows else set()
     for kind, needed in _COLUMNS.items():
         if columns.issuperset(needed):

@@ -1,9 +1,7 @@
 """Running an experiment: shared runs, resuming, failures and results."""
 
-import csv
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpcvit.artifacts.config import load_config
-from mpcvit.artifacts.provenance import MODEL_FILE
+from mpcvit.artifacts.provenance import MODEL_FILE, read_rows, write_rows
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
@@ -61,11 +59,6 @@ def make_store(dataset, folder, watcher, overrides=QUICK):
         price=estimate,
         watch=watcher,
     )
-
-
-def read_rows(path: Path):
-    with path.open() as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.long
@@ -179,6 +172,27 @@ def test_rows_are_collected_without_training(dataset, tmp_path):
     assert [(one.network, one.seeds) for one in summaries] == [("scaling", 1)]
     longer = make_store(dataset, tmp_path / "runs", watcher, (*QUICK, "distill.epochs=2"))
     assert run_experiment(experiment, longer, [0], tmp_path, only_finished=True)[0] == []
+
+
+def test_rows_of_runs_that_are_gone_stay(dataset, tmp_path):
+    experiment = find_experiment("trade-off").only(["scaling"])
+    store = make_store(dataset, tmp_path / "runs", Watcher())
+    run_experiment(experiment, store, [0], tmp_path)
+    tables = [tmp_path / f"trade-off-{part}.csv" for part in ("runs", "epochs", "architectures")]
+    lengths = []
+    for table in tables:  # as if a softmax network had been trained on another machine
+        rows = read_rows(table)
+        lengths.append(len(rows))
+        write_rows(table, [{**row, "network": "softmax"} for row in rows])
+    summaries, _ = run_experiment(experiment, store, [0], tmp_path, only_finished=True)
+    assert [(one.network, one.seeds) for one in summaries] == [("scaling", 1), ("softmax", 1)]
+    assert summaries[0].top1_mean == summaries[1].top1_mean
+    assert [len(read_rows(table)) for table in tables] == [2 * length for length in lengths]
+    (pair,) = read_rows(tmp_path / "trade-off-differences.csv")
+    assert (pair["network"], pair["other"], float(pair["points"])) == ("scaling", "softmax", 0)
+    write_rows(tables[0], [{**row, "epochs": "7"} for row in read_rows(tables[0])])
+    with pytest.raises(UserError, match=r"another epochs \(7 instead of 1\); .* --out"):
+        run_experiment(experiment, store, [0], tmp_path, only_finished=True)
 
 
 def test_test_images_are_looked_at_after_the_choices(tmp_path):

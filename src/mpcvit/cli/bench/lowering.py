@@ -1,7 +1,7 @@
 """`mpcvit bench lowering`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -79,6 +79,7 @@ def lowering(
 
     Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
     """
+    from mpcvit.artifacts.provenance import write_rows
     from mpcvit.bench.lowered import bench_lowering, read_reference
     from mpcvit.bench.networks import paper_networks, polynomial_network
     from mpcvit.experiments.published import published
@@ -91,8 +92,9 @@ def lowering(
         "polynomial": polynomial_network(config.model),
         **{path.stem: Architecture.load(path) for path in architectures or ()},
     }
+    rows: list[dict[str, Any]] = []
     with counting() as progress:
-        rows = bench_lowering(
+        for row in bench_lowering(
             config.model,
             settings,
             [read_reference(path) for path in like],
@@ -103,7 +105,10 @@ def lowering(
             measure=measure,
             progress=progress,
             lowered_only=lowered_only,
-        )
-    if stage is None:  # the paper times whole networks
-        rows = beside_paper(rows, "network", config.name, "trade-off", published)
+        ):
+            if stage is None:  # the paper times whole networks
+                (row,) = beside_paper([row], "network", config.name, "trade-off", published)
+            rows.append(row)
+            if out is not None:  # what was measured stays if the command is stopped
+                write_rows(out, rows)
     print_rows(rows, "network", out, as_json)
