@@ -124,9 +124,12 @@ def _lock(path: Path) -> TextIO | None:
         except BlockingIOError:
             file.close()
             return None
-        except BaseException:
+        except OSError as error:  # network file systems may have no locks
             file.close()
-            raise
+            raise UserError(
+                f"cannot lock {path.parent}: {error.strerror or error}; name a folder on a "
+                "disk of this machine"
+            ) from error
         file.close()
 
 

@@ -1,11 +1,12 @@
 """Files are whole or absent."""
 
+import errno
 import os
 import signal
 import stat
 import subprocess
 import sys
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -132,6 +133,16 @@ def test_the_lock_of_a_dead_process_is_taken_over(tmp_path):
             pass
 
 
-def test_a_folder_that_cannot_be_locked():
-    with pytest.raises(UserError, match="cannot write into /proc/run"), holding(Path("/proc/run")):
+def test_a_folder_that_cannot_be_held(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write into .+/file/run: "):
+        hold_here(tmp_path / "file" / "run")
+    no_locks = Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(UserError, match=r"cannot lock .+/run: No locks available; name"):
+        hold_here(tmp_path / "run")
+
+
+def hold_here(folder):
+    with holding(folder):
         pass

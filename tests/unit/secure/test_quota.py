@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from mpcvit.secure.service import quota
 from mpcvit.secure.service.quota import open_state, today
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-DAY, NEXT_DAY = "2026-03-01", "2026-03-02"
+DAY, NEXT_DAY = "2999-03-01", "2999-03-02"  # which nobody forgets meanwhile
 
 
 @pytest.fixture(scope="module")
@@ -120,21 +121,49 @@ def test_counts_outlast_a_restart_and_old_days_are_forgotten(place):
         assert state.used("one") == 3
 
 
+@pytest.fixture
+def any_disk(monkeypatch):
+    """SQLite does not wait for the disk, which may take seconds under load."""
+    connect = sqlite3.connect
+
+    def connect_without_waiting(*arguments, **options):
+        connection = connect(*arguments, **options)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    monkeypatch.setattr(quota.sqlite3, "connect", connect_without_waiting)
+
+
+@pytest.mark.usefixtures("any_disk")
 def test_connections_at_the_same_time_cannot_both_take_the_last_image(place):
     """Each of them also makes the tables, as servers do that start together."""
     count = 8
     together = threading.Barrier(count)
 
     def take(_):
-        together.wait(timeout=30)
+        together.wait()
         with opened(place) as state:
-            together.wait(timeout=30)
             return [state.reserve("one", 1, 20, DAY) for _ in range(5)]
 
     with ThreadPoolExecutor(count) as threads:
         results = [result for results in threads.map(take, range(count)) for result in results]
     assert sorted(result for result in results if result is not None) == list(range(1, 21))
     assert results.count(None) == 5 * count - 20
+
+
+def test_a_server_starts_while_another_one_writes(tmp_path, monkeypatch):
+    """It opens the state and reads it, and waits for the other one when it must write too."""
+    path = tmp_path / "state.sqlite"
+    monkeypatch.setattr(quota, "_WAIT_S", 0.05)
+    with opened(path) as state, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        state.reserve("one", 3, 10, DAY)
+        other.execute("BEGIN IMMEDIATE")
+        with opened(path) as second:
+            assert second.used("one", DAY) == 3
+            with pytest.raises(UserError, match="database is locked"):
+                second.reserve("one", 1, 10, DAY)
+            other.execute("COMMIT")
+            assert second.reserve("one", 1, 10, DAY) == 4
 
 
 def test_threads_may_share_a_state(place):

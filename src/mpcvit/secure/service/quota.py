@@ -29,6 +29,7 @@ _RESERVE = (
 )
 _USED = "SELECT images FROM usage WHERE client = ? AND day = ?"
 _RELEASE = "UPDATE usage SET images = images - ? WHERE client = ? AND day = ?"
+_HAS_OLD = "SELECT 1 FROM usage WHERE day < ? LIMIT 1"
 _FORGET_USAGE = "DELETE FROM usage WHERE day < ?"
 _ALLOW = (
     "INSERT INTO clients (fingerprint, name) VALUES (?, ?) "
@@ -38,6 +39,8 @@ _REPLACE = "DELETE FROM clients WHERE name = ? AND fingerprint <> ?"
 _REVOKE = "DELETE FROM clients WHERE name = ?"
 _ALLOWED = "SELECT fingerprint, name FROM clients"
 _KEEP_DAYS = 32
+# Each change waits until the disk has it, and several servers may wait for each other.
+_WAIT_S = 60.0
 
 
 class _Connection(Protocol):
@@ -95,8 +98,13 @@ class State:
         return dict(rows)
 
     def _forget_old_days(self) -> None:
-        """Delete the counts of days that are long over."""
-        self._connection.run(_FORGET_USAGE, (_day(time.time() - _KEEP_DAYS * 86_400),))
+        """Delete the counts of days that are long over.
+
+        Usually there are none, and a server that starts waits for nobody who writes.
+        """
+        before = (_day(time.time() - _KEEP_DAYS * 86_400),)
+        if self._connection.run(_HAS_OLD, before)[0]:
+            self._connection.run(_FORGET_USAGE, before)
 
 
 def open_state(place: str | Path) -> State:
@@ -125,7 +133,7 @@ class _Sqlite:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._connection = sqlite3.connect(
-                path, timeout=10.0, isolation_level=None, check_same_thread=False
+                path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
             )
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"cannot open the state file {path}: {error}") from error
