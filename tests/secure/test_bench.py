@@ -32,6 +32,7 @@ from tests.models import small_config
 
 K = table
 SEMI2K = load_profile("semi2k-wan")
+BOTH = "semi2k-wan,semi2k-dealer-wan"
 
 
 def quiet(what, done, total):
@@ -177,8 +178,11 @@ def test_gelu_by_tanh_is_counted_beside_erf_and_searched_networks_replace_random
         for name, form in (("mpcvit-plus-0.3", MlpForm.FUSED), ("mine", MlpForm.ACTIVATED))
     }
     names = ["scaling", "scaling-gelu_tanh", *searched]
-    rows = bench_network(
-        config, SEMI2K, only=names, measure=False, progress=quiet, searched=searched
+    profiles = {"semi2k-wan": SEMI2K}
+    rows = list(
+        bench_network(
+            config, profiles, only=names, measure=False, progress=quiet, searched=searched
+        )
     )
     exchanges = {row["network"]: row["exchanges"] for row in rows}
     assert exchanges["scaling"] - exchanges["scaling-gelu_tanh"] == 2 * (64 - 45)
@@ -219,7 +223,7 @@ def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch, drawn):
     rows = {}
     for name, arguments in (
         ("attention", (config,)),
-        ("network", (config, "--networks", "scaling")),
+        ("network", (config, "--networks", "scaling", "--profiles", BOTH)),
         ("precision", ()),
     ):
         out = tmp_path / f"{name}.csv"
@@ -232,7 +236,7 @@ def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch, drawn):
             errors = [float(row["relative_error"]) for row in rows[name]]
             assert sorted(y for line in axes.lines for y in line.get_ydata()) == sorted(errors)
         else:
-            modelled = {row[name]: float(row["modelled_s"]) for row in rows[name]}
+            modelled = {row[name]: float(row["modelled_s"]) for row in rows[name][::-1]}
             labels = [label.get_text() for label in axes.get_yticklabels()]
             widths = [bar.get_width() for bar in axes.patches[: len(modelled)]]
             assert dict(zip(labels, widths, strict=True)) == modelled
@@ -242,8 +246,12 @@ def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch, drawn):
     assert found["softmax"]["paper_s"] == "6.82"
     exchanges = [int(found[name]["exchanges"]) for name in ("scaling", "relu_softmax", "softmax")]
     assert exchanges == sorted(exchanges)
-    assert [row["network"] for row in rows["network"]] == ["scaling"]
-    assert all("INSECURE" in row["warning"] for row in rows["network"])
+    first, dealt = rows["network"]
+    assert (first["network"], dealt["network"]) == ("scaling", "scaling")
+    assert f"{first['profile']},{dealt['profile']}" == BOTH
+    assert (first["exchanges"], first["sent_mb"]) == (dealt["exchanges"], dealt["sent_mb"])
+    assert "INSECURE" in first["warning"]
+    assert not dealt["warning"]
     refused = invoke("bench", "network", config, "--networks", "softmx", code=2).stderr
     assert "did you mean 'softmax'" in refused
 

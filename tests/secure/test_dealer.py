@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import partial
 
+import jax
 import numpy as np
 import pytest
 
@@ -210,9 +211,18 @@ def test_another_spu_is_refused(monkeypatch):
                 start()
 
 
-def test_single_operations_are_measured_without_a_dealer():
-    with pytest.raises(UserError, match="without a dealer"):
-        measure_function(lambda x: x, [np.ones(3, np.float32)], DEALER)
+def test_single_operations_cost_the_same_with_a_dealer_and_without():
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in ((3, 5), (5, 7), (3, 7))]
+
+    def function(x, w, y):
+        return jax.nn.relu(x @ w - y) * y
+
+    dealt, own = (measure_function(function, inputs, one) for one in (DEALER, FIRST_PARTY))
+    x, w, y = inputs
+    assert_close(dealt.output, np.maximum(x @ w - y, 0) * y, FXP18)
+    assert dealt.cost.exchanges == own.cost.exchanges > 0
+    assert dealt.cost.sent_bytes == own.cost.sent_bytes
 
 
 @pytest.mark.long

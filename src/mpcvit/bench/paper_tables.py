@@ -6,7 +6,7 @@ one. The two never share a column.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -40,37 +40,46 @@ Row = dict[str, Any]
 
 
 def bench_attention(
-    model: ModelConfig, profile: Profile, *, measure: bool, progress: Progress
-) -> list[Row]:
-    """One attention layer of each kind."""
-    rows = []
-    for index, kind in enumerate(KINDS.values()):
+    model: ModelConfig, profiles: Mapping[str, Profile], *, measure: bool, progress: Progress
+) -> Iterator[Row]:
+    """Yield one attention layer of each kind, under one profile after the other."""
+    work = [(kind, name) for kind in KINDS.values() for name in profiles]
+    for index, (kind, name) in enumerate(work):
+        progress("attention kinds", index, len(work))
         architecture = Architecture.uniform(kind, depth=model.depth, heads=model.heads)
-        fitted, _ = fit_fixed_point(model, architecture, profile)
-        costs = _component(f"attention/{kind.value}", fitted, profile, measure=measure)
-        rows.append({"attention": kind.value, **costs})
-        progress("attention kinds", index + 1, len(KINDS))
-    return [{**row, **row_context(model, profile)} for row in rows]
+        fitted, _ = fit_fixed_point(model, architecture, profiles[name])
+        costs = _component(f"attention/{kind.value}", fitted, profiles[name], measure=measure)
+        context = row_context(model, profiles[name])
+        yield {"attention": kind.value, "profile": name, **costs, **context}
+    progress("attention kinds", len(work), len(work))
 
 
 def bench_network(
     model: ModelConfig,
-    profile: Profile,
+    profiles: Mapping[str, Profile],
     *,
     only: Sequence[str],
     measure: bool,
     progress: Progress,
     searched: Mapping[str, Architecture] | None = None,
-) -> list[Row]:
-    """Whole networks, as they are written; `searched` ones take the place of random choices."""
+) -> Iterator[Row]:
+    """Yield whole networks as they are written, each under one profile after the other.
+
+    `searched` ones take the place of random choices.
+    """
     networks = {
         **networks_as_written(model),
         **{name: (model, architecture) for name, architecture in (searched or {}).items()},
     }
-    wanted = {name: network for name, network in networks.items() if not only or name in only}
-    rows = []
-    for index, (name, (written, architecture)) in enumerate(wanted.items()):
-        row: Row = {"network": name, "activation": written.activation.value}
+    work = [(name, own) for name in networks if not only or name in only for own in profiles]
+    for index, (name, profile_name) in enumerate(work):
+        progress("networks", index, len(work))
+        (written, architecture), profile = networks[name], profiles[profile_name]
+        row: Row = {
+            "network": name,
+            "profile": profile_name,
+            "activation": written.activation.value,
+        }
         if measure:
             checkpoint = random_checkpoint(written, architecture)
             record = run(
@@ -81,9 +90,8 @@ def bench_network(
         else:
             cost = count_stages(written, architecture, profile).total
             row |= {**_counts(cost, profile), **_measured(None), "peak_mb": ""}
-        rows.append({**row, "architecture": architecture.digest()})
-        progress("networks", index + 1, len(wanted))
-    return [{**row, **row_context(model, profile)} for row in rows]
+        yield {**row, "architecture": architecture.digest(), **row_context(model, profile)}
+    progress("networks", len(work), len(work))
 
 
 def count_stages(model: ModelConfig, architecture: Architecture, profile: Profile) -> BatchCost:

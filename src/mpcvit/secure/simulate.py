@@ -1,18 +1,16 @@
 """All parties as threads of one process: quick, exact in bytes and exchanges, and not private."""
 
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal
 from mpcvit.lowering.program import Model
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
-from mpcvit.secure.dealing.local_dealer import LocalDealer
+from mpcvit.secure.dealing.local_dealer import local_places
 from mpcvit.secure.parties.events import Connected, Journal, Report
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.protocol import MakeImages, run_data_owner, run_model_owner, run_third_party
@@ -48,6 +46,5 @@ def simulate(
 
     with one_at_a_time, ExitStack() as stack:
         if profile.dealer is Dealer.THIRD_PARTY:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-"))
-            places |= stack.enter_context(LocalDealer(Path(folder) / "dealer")).places()
+            places |= stack.enter_context(local_places())
         run_in_threads(profile, take_part)

@@ -201,6 +201,27 @@ def test_seconds_stand_beside_the_papers(collected):
     }
 
 
+def test_profiles_are_measured_beside_each_other():
+    rows = tuple(
+        {"network": network, "profile": profile, "modelled_s": modelled, "measured_s": measured}
+        for network, profile, modelled, measured in (
+            ("a", "first", "2", "2.1"),
+            ("a", "dealer", "2", "2.2"),
+            ("b", "first", "3", "3.1"),
+        )
+    )
+    table = Table(kind=TableKind.NETWORKS, rows=rows)
+    (chart,) = seconds.charts(
+        Collected(tables=(Named(name="both", path=Path("both.csv"), value=table),))
+    )
+    assert chart.categories == ("b", "a")
+    assert [(one.name.rpartition(", ")[2], one.values) for one in chart.series] == [
+        ("modelled", (3.0, 2.0)),
+        ("first", (3.1, 2.1)),
+        ("dealer", (None, 2.2)),
+    ]
+
+
 def test_curves(collected):
     top1, loss = learning.charts(replace(collected, tables=()))
     assert [point.y for point in by_name(top1)["mpcvit-0.3, test"].points] == [30, 60]

@@ -1,13 +1,12 @@
 """`mpcvit bench lowering`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import load_config
-from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.record import Reveal
 from mpcvit.cli import complete
 from mpcvit.cli.bench import bench
@@ -17,10 +16,13 @@ from mpcvit.cli.bench.tables import (
     EXAMPLES,
     Architectures,
     Measure,
+    Profiles,
     TableOut,
     beside_paper,
     known_networks,
+    load_profiles,
     print_rows,
+    written_as_they_come,
 )
 from mpcvit.cli.options import (
     AsJson,
@@ -35,12 +37,7 @@ from mpcvit.cli.run import RevealOption
 def lowering(
     config_file: ConfigFile = CIFAR,
     overrides: Overrides = None,
-    profiles: Annotated[
-        str,
-        typer.Option(
-            "--profiles", help="Profiles, between commas.", autocompletion=complete.profiles
-        ),
-    ] = DEALER_PROFILE,
+    profiles: Profiles = DEALER_PROFILE,
     only: Annotated[
         str,
         typer.Option(
@@ -79,22 +76,20 @@ def lowering(
 
     Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
     """
-    from mpcvit.artifacts.provenance import write_rows
     from mpcvit.bench.lowered import bench_lowering, read_reference
     from mpcvit.bench.networks import paper_networks, polynomial_network
     from mpcvit.experiments.published import published
     from mpcvit.report.live import counting
 
     config = load_config(config_file, list(overrides or []))
-    settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
+    settings = load_profiles(profiles)
     known = {
         **paper_networks(config.model),
         "polynomial": polynomial_network(config.model),
         **{path.stem: Architecture.load(path) for path in architectures or ()},
     }
-    rows: list[dict[str, Any]] = []
     with counting() as progress:
-        for row in bench_lowering(
+        found = bench_lowering(
             config.model,
             settings,
             [read_reference(path) for path in like],
@@ -105,10 +100,8 @@ def lowering(
             measure=measure,
             progress=progress,
             lowered_only=lowered_only,
-        ):
-            if stage is None:  # the paper times whole networks
-                (row,) = beside_paper([row], "network", config.name, "trade-off", published)
-            rows.append(row)
-            if out is not None:  # what was measured stays if the command is stopped
-                write_rows(out, rows)
+        )
+        if stage is None:  # the paper times whole networks
+            found = beside_paper(found, "network", config.name, "trade-off", published)
+        rows = written_as_they_come(found, out)
     print_rows(rows, "network", out, as_json)

@@ -16,11 +16,14 @@ from mpcvit.cli.bench.tables import (
     Architectures,
     Measure,
     Out,
+    Profiles,
     TableOut,
     beside_paper,
     is_delivered,
     known_networks,
+    load_profiles,
     print_rows,
+    written_as_they_come,
 )
 from mpcvit.cli.options import AnyModelFile, AsJson, ConfigFile, DataFolder
 from mpcvit.cli.run import ProfileName
@@ -31,12 +34,12 @@ from mpcvit.cli.show import print_json, print_pairs, print_table
 @bench.command()
 def attention(
     config_file: ConfigFile = CIFAR,
-    profile: ProfileName = PAPER_PROFILE,
+    profiles: Profiles = PAPER_PROFILE,
     measure: Measure = False,
     out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cost of one attention layer, of each of the ten kinds.
+    """Cost of one attention layer, of each kind, under one profile or several in turns.
 
     Example: mpcvit bench attention --measure --out results/secure/attention.csv
     """
@@ -44,17 +47,18 @@ def attention(
     from mpcvit.experiments.published import published
     from mpcvit.report.live import counting
 
-    config, settings = load_config(config_file), load_profile(profile)
+    config, settings = load_config(config_file), load_profiles(profiles)
     with counting() as progress:
-        rows = bench_attention(config.model, settings, measure=measure, progress=progress)
-    rows = beside_paper(rows, "attention", config.name, "attention-variants", published)
+        found = bench_attention(config.model, settings, measure=measure, progress=progress)
+        found = beside_paper(found, "attention", config.name, "attention-variants", published)
+        rows = written_as_they_come(found, out)
     print_rows(rows, "attention", out, as_json)
 
 
 @bench.command()
 def network(
     config_file: ConfigFile = CIFAR,
-    profile: ProfileName = PAPER_PROFILE,
+    profiles: Profiles = PAPER_PROFILE,
     only: Annotated[
         str | None,
         typer.Option(
@@ -70,8 +74,9 @@ def network(
 ) -> None:
     """Cost of whole networks as they are written: every one that the paper times.
 
-    Weights are random, as the cost does not depend on them. So is the choice of
-    heads and tokens, unless `--arch` gives searched ones.
+    Several profiles take turns, network by network. Weights are random, as the cost
+    does not depend on them. So is the choice of heads and tokens, unless `--arch`
+    gives searched ones.
 
     Example: mpcvit bench network --networks softmax,scaling --out results/secure/network.csv
     """
@@ -80,12 +85,12 @@ def network(
     from mpcvit.experiments.published import published
     from mpcvit.report.live import counting
 
-    config, settings = load_config(config_file), load_profile(profile)
+    config, settings = load_config(config_file), load_profiles(profiles)
     searched = {path.stem: Architecture.load(path) for path in architectures or ()}
     known = [*networks_as_written(config.model), *searched]
     names = [] if only is None else known_networks(only, known)
     with counting() as progress:
-        rows = bench_network(
+        found = bench_network(
             config.model,
             settings,
             only=names,
@@ -93,7 +98,8 @@ def network(
             progress=progress,
             searched=searched,
         )
-    rows = beside_paper(rows, "network", config.name, "trade-off", published)
+        found = beside_paper(found, "network", config.name, "trade-off", published)
+        rows = written_as_they_come(found, out)
     print_rows(rows, "network", out, as_json)
 
 
@@ -120,14 +126,7 @@ def layers(
 @bench.command()
 def breakdown(
     config_file: ConfigFile = CIFAR,
-    profiles: Annotated[
-        str,
-        typer.Option(
-            "--profiles",
-            help="Profiles to compare, between commas.",
-            autocompletion=complete.profiles,
-        ),
-    ] = "semi2k-wan,cheetah-wan",
+    profiles: Profiles = "semi2k-wan,cheetah-wan",
     most_tokens: Annotated[
         int, typer.Option(help="Leave out blocks of more tokens, which take long.")
     ] = 257,
@@ -145,7 +144,7 @@ def breakdown(
     from mpcvit.report.live import counting
 
     config = load_config(config_file)
-    settings = {name.strip(): load_profile(name.strip()) for name in profiles.split(",")}
+    settings = load_profiles(profiles)
     with counting() as progress:
         rows = bench_breakdown(
             config.model,

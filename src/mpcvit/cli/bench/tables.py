@@ -1,12 +1,14 @@
 """What the benchmarks share: options, and how they deliver rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import mpcvit
+from mpcvit.artifacts.profile import Profile, load_profile
+from mpcvit.cli import complete
 from mpcvit.cli.show import print_json, print_table
 from mpcvit.errors import MissingExtraError, UserError, nearest
 
@@ -23,13 +25,19 @@ SECONDS_AN_IMAGE = {
     "fastest": "{fastest_s:.3f}",
     "slowest": "{slowest_s:.3f}",
 }
-_APART = ("form", "batch", "table", "value", "layer")  # columns that tell rows apart
+_APART = ("profile", "form", "batch", "table", "value", "layer")  # columns that tell rows apart
 _SECONDS = {
     "s modelled": "{modelled_s:.2f}",
     "s measured": "{measured_s:.2f}",
     "s in the paper": "{paper_s:.2f}",
 }
 
+Profiles = Annotated[
+    str,
+    typer.Option(
+        "--profiles", help="Profiles to compare, between commas.", autocompletion=complete.profiles
+    ),
+]
 Out = Annotated[Path | None, typer.Option("--out", help="CSV file for the rows.")]
 TableOut = Annotated[
     Path | None,
@@ -51,6 +59,11 @@ Measure = Annotated[
 ]
 
 
+def load_profiles(names: str) -> dict[str, Profile]:
+    """Return the profiles between commas, by name."""
+    return {name.strip(): load_profile(name.strip()) for name in names.split(",")}
+
+
 def known_networks(names: str, known: list[str]) -> list[str]:
     """Return the names between commas, and refuse one that is not known."""
     wanted = [name.strip() for name in names.split(",")]
@@ -61,22 +74,33 @@ def known_networks(names: str, known: list[str]) -> list[str]:
 
 
 def beside_paper(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]],
     label: str,
     config: str,
     experiment: str,
     published: Callable[[str, str, str], Any],
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Put the paper's seconds after ours."""
-    beside = []
     for row in rows:
         seconds = published(config, experiment, row[label]).latency_s
         place = list(row).index("measured_s") + 1
         items = list(row.items())
-        beside.append(
-            dict([*items[:place], ("paper_s", "" if seconds is None else seconds), *items[place:]])
-        )
-    return beside
+        paper = ("paper_s", "" if seconds is None else seconds)
+        yield dict([*items[:place], paper, *items[place:]])
+
+
+def written_as_they_come(
+    rows: Iterable[Mapping[str, Any]], out: Path | None
+) -> list[Mapping[str, Any]]:
+    """Return all rows; each is in the file at once, and stays if the command is stopped."""
+    from mpcvit.artifacts.provenance import write_rows
+
+    found: list[Mapping[str, Any]] = []
+    for row in rows:
+        found.append(row)
+        if out is not None:
+            write_rows(out, found)
+    return found
 
 
 def is_delivered(
@@ -111,5 +135,5 @@ def print_rows(
     columns = {label: f"{{{label}}}", **apart, "exchanges": "{exchanges:,}"}
     columns |= {"MB sent": "{sent_mb:.2f}", **_SECONDS}
     print_table(rows, columns)
-    if rows[0]["warning"]:
-        print(rows[0]["warning"])
+    for warning in dict.fromkeys(row["warning"] for row in rows if row["warning"]):
+        print(warning)

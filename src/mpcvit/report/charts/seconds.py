@@ -26,22 +26,25 @@ def charts(collected: Collected) -> list[BarChart]:
 
 def _chart(table: Named[Table], column: str, title: str, about: str) -> BarChart:
     rows = sorted(table.value.rows, key=lambda row: -(number(row["modelled_s"]) or 0.0))
-    series = tuple(
-        BarSeries(
-            name=name,
-            values=tuple(number(row.get(seconds)) for row in rows),
-            origin=origin,
-            hue=hue,
-        )
-        for hue, (seconds, name, origin) in enumerate(_COLUMNS)
-        if any(number(row.get(seconds)) is not None for row in rows)
-    )
+    names = tuple(dict.fromkeys(row[column] for row in rows))
+    profiles = dict.fromkeys(row.get("profile", "") for row in table.value.rows)
+    by_place = {(row[column], row.get("profile", "")): row for row in rows}
+    series = []
+    for seconds, label, origin in _COLUMNS:
+        own = profiles if origin == "measured" else list(profiles)[:1]  # else they are the same
+        for profile in own:
+            found = (by_place.get((name, profile), {}).get(seconds) for name in names)
+            values = tuple(number(value) for value in found)
+            if any(value is not None for value in values):
+                among = f", {profile}" if len(profiles) > 1 and len(own) > 1 else ""
+                name, hue = f"{label}{among}", len(series)
+                series.append(BarSeries(name=name, values=values, origin=origin, hue=hue))
     shape, protocol = rows[0].get("shape", ""), rows[0].get("protocol", "")
     return BarChart(
         id=slug(f"seconds {table.name}"),
         title=f"{title}, {protocol}".rstrip(", "),
         caption=f"Seconds of one private inference, {about}; {shape}.",
         value_label="seconds",
-        categories=tuple(row[column] for row in rows),
-        series=series,
+        categories=names,
+        series=tuple(series),
     )

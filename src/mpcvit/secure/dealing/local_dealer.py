@@ -8,8 +8,10 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from mpcvit.dealer.keys import PUBLIC_FILE, load_private_key, make_keys
@@ -50,6 +52,14 @@ class LocalDealer(ServiceProcess):
             )
             for role in (Role.MODEL_OWNER, Role.DATA_OWNER)
         }
+
+
+@contextmanager
+def local_places() -> Iterator[dict[Role, DealerEndpoint]]:
+    """Start a dealer in a folder of its own, and give where each party finds it."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mpcvit-")))
+        yield stack.enter_context(LocalDealer(folder / "dealer")).places()
 
 
 def main() -> None:

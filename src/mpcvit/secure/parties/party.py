@@ -113,7 +113,7 @@ def _load(job: PartyJob) -> Callable[[Channel, Meeting, Report], None]:
             from mpcvit.secure.probe import measure_function_here
 
             def take_part(channel: Channel, meeting: Meeting, report: Report) -> None:
-                measure_function_here(channel, meeting.profile, name, shape, report)
+                measure_function_here(channel, meeting.profile, name, shape, report, job.dealer)
 
         case OwnNothing():
 
