@@ -14,7 +14,7 @@ import pytest
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import Activation
 from mpcvit.artifacts.profile import load_profile
-from mpcvit.bench import set_up
+from mpcvit.bench import sessions
 from mpcvit.bench.latency import measure_latency
 from mpcvit.bench.lowered import read_reference
 from mpcvit.bench.networks import mixed, paper_networks, random_checkpoint, random_images
@@ -23,6 +23,7 @@ from mpcvit.cli.bench.tables import EXAMPLES
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
+from mpcvit.progress import quiet
 from mpcvit.secure.components import attention_core, mlp
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.run import run
@@ -33,10 +34,6 @@ from tests.models import small_config
 K = table
 SEMI2K = load_profile("semi2k-wan")
 BOTH = "semi2k-wan,semi2k-dealer-wan"
-
-
-def quiet(what, done, total):
-    pass
 
 
 def test_counts_of_single_operations():
@@ -266,9 +263,9 @@ def test_a_session_with_an_empty_and_with_a_full_cache(monkeypatch):
         assert before == len(caches) - 1
         return run(*arguments, simulate=True, **settings)
 
-    monkeypatch.setattr(set_up, "run", in_threads)
+    monkeypatch.setattr(sessions, "run", in_threads)
     users = os.environ[CACHE_VARIABLE]
-    rows = set_up.bench_set_up(
+    rows = sessions.bench_set_up(
         small_config(depth=1),
         load_profile("semi2k"),
         [read_reference(path) for path in EXAMPLES],

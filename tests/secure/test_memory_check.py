@@ -139,7 +139,7 @@ def test_the_command_forecasts_networks_and_models():
 
 
 def test_forecasts_stand_beside_runs(monkeypatch, tmp_path):
-    from mpcvit.bench import forecast as bench
+    from mpcvit.bench import sessions as bench
 
     run = bench.run
     monkeypatch.setattr(bench, "run", lambda *words, **options: run(*words, simulate=True))

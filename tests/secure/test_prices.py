@@ -8,8 +8,7 @@ from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
 from mpcvit.artifacts.latency import Cost
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.record import Reveal
-from mpcvit.bench.choices import measure_choice_latency
-from mpcvit.bench.latency import stage_costs
+from mpcvit.bench.latency import measure_choice_latency, stage_costs
 from mpcvit.bench.lowered import lower_with_plan, read_reference
 from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.cli.bench.tables import EXAMPLES

@@ -4,12 +4,11 @@ import json
 import secrets
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
@@ -18,7 +17,7 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal, RunRecord
 from mpcvit.bench.networks import random_images
-from mpcvit.bench.paper_tables import row_context
+from mpcvit.bench.rows import Row, row_context, spread
 from mpcvit.dealer import ADJUSTING, PARTIES
 from mpcvit.dealer.generator import SEED_BYTES
 from mpcvit.dealer.jobs import Job
@@ -28,15 +27,13 @@ from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model
 from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.progress import Progress
 from mpcvit.secure.card import ModelCard, settled
 from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.dealing.rehearsal import scripts_of
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.run import run, with_engine_of
 from mpcvit.secure.spu.compile import compile_network
-
-Progress = Callable[[str, int, int], None]
-Row = dict[str, Any]
 
 
 def bench_dealer(
@@ -62,25 +59,19 @@ def bench_dealer(
         records: dict[str, list[RunRecord]] = {name: [] for name in profiles}
         for index in range(rounds):
             for name, own in profiles.items():
-                records[name].append(
-                    run(
-                        model, random_images(model.model), own, reveal="logits", insecure=True
-                    ).record
-                )
+                image = random_images(model.model)
+                result = run(model, image, own, reveal="logits", insecure=True)
+                records[name].append(result.record)
             progress(f"{form} rounds", index + 1, rounds)
-        first_s = statistics.median(record.measured_s for record in records["first-party"])
-        found = [
-            {**_online(name, records[name], first_s), **row_context(model.model, own)}
-            for name, own in profiles.items()
-        ]
+        common = {**_EMPTY, "form": form, "architecture": model.architecture.digest()}
+        for name, own in profiles.items():
+            online = _online(name, records[name], records["first-party"])
+            rows.append({**common, **online, **row_context(model.model, own)})
         for index, count in enumerate(workers):
-            alone = _throughput(
-                ModelCard.of(model, Reveal.LOGITS), settings, jobs=jobs, workers=count
-            )
-            found.append({**alone, **row_context(model.model, settings)})
+            card = ModelCard.of(model, Reveal.LOGITS)
+            alone = _throughput(card, settings, jobs=jobs, workers=count)
+            rows.append({**common, **alone, **row_context(model.model, settings)})
             progress(f"{form} dealers", index + 1, len(workers))
-        common = {"form": form, "architecture": model.architecture.digest()}
-        rows += [{**_EMPTY, **common, **row} for row in found]
     return rows
 
 
@@ -96,17 +87,14 @@ _EMPTY = dict.fromkeys(
 )
 
 
-def _online(name: str, records: list[RunRecord], first_s: float) -> Row:
-    seconds = [record.measured_s for record in records]
+def _online(name: str, records: list[RunRecord], first_party: list[RunRecord]) -> Row:
+    seconds, first_s = ([own.measured_s for own in runs] for runs in (records, first_party))
     offline = [record.offline for record in records if record.offline is not None]
     row = {
         "what": "inference",
         "dealer": name,
         "runs": len(records),
-        "online_s": round(statistics.median(seconds), 3),
-        "fastest_s": round(min(seconds), 3),
-        "slowest_s": round(max(seconds), 3),
-        "of_first_party": round(statistics.median(seconds) / first_s, 3),
+        **spread(seconds, median="online_s", of_first_party=first_s),
         "exchanges": records[0].exchanges,
         "sent_mb": round(records[0].sent_bytes / 1e6, 3),
         "peak_mb": round(records[-1].peak_bytes[Role.MODEL_OWNER.value] / 1e6),
@@ -128,23 +116,14 @@ def _throughput(card: ModelCard, profile: Profile, *, jobs: int, workers: int) -
     ):
         public = load_public_key(Path(name) / "dealer" / "keys" / PUBLIC_FILE)
         script = scripts_of(compile_network(card, profile, 1), profile).inference
-        places = dealer.places()
-        clients = {
-            party: place.client(patience_s=60.0)
-            for party, place in zip(PARTIES, places.values(), strict=True)
-        }
+        endpoints = zip(PARTIES, dealer.places().values(), strict=True)
+        clients = {party: endpoint.client(patience_s=60.0) for party, endpoint in endpoints}
         key = serialization.load_pem_public_key(public.pem.encode())
         assert isinstance(key, rsa.RSAPublicKey)
         made = [_job(script, key, public.fingerprint) for _ in range(jobs)]
         started = time.perf_counter()
-        askers = [
-            threading.Thread(target=_ask, args=(clients, made[index::workers]))
-            for index in range(workers)
-        ]
-        for asker in askers:
-            asker.start()
-        for asker in askers:
-            asker.join()
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(lambda index: _ask(clients, made[index::workers]), range(workers)))
         seconds = time.perf_counter() - started
         totals = json.loads(clients[ADJUSTING].metrics())
     cpu_s = totals["cpu_seconds"] / jobs

@@ -1,154 +1,274 @@
-"""The latency file, measured: every choice of a layer probed under a profile.
+"""The latency file, measured: what every choice of a network costs under a profile.
 
-A choice is probed at two sizes. What does not grow is paid once by all who
-make the choice, and what grows by each of them.
+A choice is measured at two sizes. What does not grow is paid once by all who make the
+choice, and what grows by each of them. In lowered networks, where heads share their
+products, a choice costs what it adds to a network of scaling heads. `docs/search.md`
+says which of these prices add up exactly.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
-from mpcvit.artifacts.latency import ChoiceCost, Cost, LatencyTable, LayerCosts
+from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
+from mpcvit.artifacts.latency import ChoiceCost, Cost, LatencyTable, LayerCosts, NormCosts
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import names_with
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.artifacts.record import Reveal, StageCost
-from mpcvit.bench.lowered import lower_with_plan
+from mpcvit.bench.lowered import lower_like, lower_with_plan
 from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.codec import encode
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import SCALING, Kind
+from mpcvit.lowering.engine import choose_engine
 from mpcvit.lowering.fold import lowered_form
-from mpcvit.lowering.program import Model, SecureProgram
+from mpcvit.lowering.program import Model, PublicProgram, SecureProgram
+from mpcvit.progress import Progress, quiet
 from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.components import Component, attention_core, mlp
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.run import run
 from mpcvit.secure.spu.stages import fit_fixed_point
 
-Progress = Callable[[str, int, int], None]
+_Stages = dict[str, Cost]  # by name
 
 
 def measure_latency(
-    model: ModelConfig,
-    profile: Profile,
-    kinds: tuple[Kind, ...],
-    progress: Progress = lambda what, done, total: None,
+    model: ModelConfig, profile: Profile, kinds: Sequence[Kind], progress: Progress = quiet
 ) -> LatencyTable:
     """Count and time every kind and form of a model's layers, and the network around them."""
     require_rounds(profile)
-    architecture = Architecture.uniform(kinds[0], depth=model.depth, heads=model.heads)
-    steps, done = len(kinds) + len(MlpForm) + 1, 0
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        progress("profiling", done, steps)
-
-    attention = {}
+    uniform = partial(Architecture.uniform, depth=model.depth, heads=model.heads)
+    attention: dict[Kind, ChoiceCost] = {}
+    forms: dict[MlpForm, ChoiceCost] = {}
+    steps = len(kinds) + len(MlpForm) + 1
     for kind in kinds:
-        whole = Architecture.uniform(kind, depth=model.depth, heads=model.heads)
-        fitted, _ = fit_fixed_point(model, whole, profile)
-
-        def core(heads: int, kind: Kind = kind, own: ModelConfig = fitted) -> Component:
-            return attention_core(kind, own, heads)
-
-        attention[kind] = _affine(core, model.heads, profile)
-        advance()
-    forms = {}
+        progress("profiling", len(attention), steps)
+        fitted, _ = fit_fixed_point(model, uniform(kind), profile)
+        attention[kind] = _affine(partial(attention_core, kind, fitted), model.heads, profile)
     for form in MlpForm:
-
-        def tokens(count: int, form: MlpForm = form) -> Component:
-            return mlp(form, model, count)
-
-        forms[form] = _affine(tokens, model.tokens, profile)
-        advance()
+        progress("profiling", len(kinds) + len(forms), steps)
+        forms[form] = _affine(partial(mlp, form, model), model.tokens, profile)
     layer = LayerCosts(attention=attention, mlp=forms)
-    table = make_table(
-        model, profile, (layer,) * model.depth, Cost(), "networks as they are written"
-    )
-    whole = sum(
-        stage_costs(random_checkpoint(model, architecture), profile, images=1).values(), Cost()
-    )
-    advance()
-    layers = table.price(architecture)
-    return replace(table, rest=not_below_zero(whole + layers.times(-1)))
+    layers, what = (layer,) * model.depth, "networks as they are written"
+    table = _make_table(model, profile, layers, Cost(), what)
+    progress("profiling", steps - 1, steps)
+    architecture = uniform(kinds[0])
+    whole = stage_costs(random_checkpoint(model, architecture), profile, images=1)
+    progress("profiling", steps, steps)
+    rest = _sum(whole) + table.price(architecture).times(-1)
+    return replace(table, rest=_not_below_zero(rest))
 
 
 def measure_lowered_latency(
     program: SecureProgram,
     profile: Profile,
-    kinds: tuple[Kind, ...],
-    progress: Progress = lambda what, done, total: None,
-    forms: tuple[MlpForm, ...] = tuple(MlpForm),
+    kinds: Sequence[Kind],
+    progress: Progress = quiet,
+    forms: Sequence[MlpForm] = tuple(MlpForm),
 ) -> LatencyTable:
     """Count and time every choice as networks with a program's approximations make it.
 
-    Heads of all kinds share the products of a layer, so what a choice costs is
-    what it adds to a network of scaling heads and fused MLPs, from the second
-    image on.
+    Prices are what a choice adds to a network of scaling heads and fused MLPs, from the
+    second image on.
     """
     require_rounds(profile)
     model = program.model
-    kinds = tuple(kind for kind in kinds if kind is not SCALING)
-    wanted, forms = forms, tuple(own for own in forms if lowered_form(own) is not MlpForm.FUSED)
-    steps, done = 1 + 2 * (len(kinds) + len(forms)), 0
-
-    def layers_of(heads: tuple[Kind, ...], mlp: tuple[MlpForm, ...]) -> dict[str, Cost]:
-        nonlocal done
-        layer = LayerArchitecture(heads=heads, mlp=mlp)
+    kinds = [kind for kind in kinds if kind is not SCALING]
+    priced = [form for form in forms if lowered_form(form) is not MlpForm.FUSED]
+    linear, fused = (SCALING,) * model.heads, (MlpForm.FUSED,) * model.tokens
+    variants = {
+        (): LayerArchitecture(heads=linear, mlp=fused),
+        **{
+            (kind, count): LayerArchitecture(heads=(kind,) * count + linear[count:], mlp=fused)
+            for kind in kinds
+            for count in (1, model.heads)
+        },
+        **{
+            (form, count): LayerArchitecture(heads=linear, mlp=(form,) * count + fused[count:])
+            for form in priced
+            for count in (1, model.tokens)
+        },
+    }
+    costs = {}
+    for key, layer in variants.items():
+        progress("profiling", len(costs), len(variants))
         architecture = Architecture(layers=(layer,) * model.depth)
         variant = lower_with_plan(program.plan, model, architecture, program.engine)
-        costs = stage_costs(variant, profile, images=LEAST_RUNS)
-        done += 1
-        progress("profiling", done, steps)
-        return costs
+        costs[key] = stage_costs(variant, profile, images=LEAST_RUNS)
+    progress("profiling", len(variants), len(variants))
 
-    linear, fused = (SCALING,) * model.heads, (MlpForm.FUSED,) * model.tokens
-    base = layers_of(linear, fused)
-
-    def added(one: dict[str, Cost], every: dict[str, Cost], most: int) -> list[ChoiceCost]:
-        """For every layer a line through what one and what all who make a choice add."""
-
-        def beyond_base(costs: dict[str, Cost], name: str) -> Cost:
-            return not_below_zero(costs[name] + base[name].times(-1))
-
-        return [
-            line_through(beyond_base(one, name), beyond_base(every, name), most)
-            for name in (f"block {index}" for index in range(model.depth))
-        ]
-
-    attention = {
-        kind: added(
-            layers_of((kind, *linear[1:]), fused),
-            layers_of((kind,) * model.heads, fused),
-            model.heads,
+    def price(choice: Kind | MlpForm, most: int, index: int) -> ChoiceCost:
+        """Draw a line through what one and what all who make a choice add to a layer."""
+        name = f"block {index}"
+        one, every = (
+            _not_below_zero(costs[choice, count][name] + costs[()][name].times(-1))
+            for count in (1, most)
         )
-        for kind in kinds
-    }
-    mlps = {
-        form: added(
-            layers_of(linear, (form, *fused[1:])),
-            layers_of(linear, (form,) * model.tokens),
-            model.tokens,
-        )
-        for form in forms
-    }
-    free = ChoiceCost()
+        return _line_through(one, every, most)
+
     layers = tuple(
         LayerCosts(
             attention={
-                SCALING: free,
-                **{kind: own[index] for kind, own in attention.items()},
+                SCALING: ChoiceCost(),
+                **{kind: price(kind, model.heads, index) for kind in kinds},
             },
-            mlp={form: mlps[form][index] if form in mlps else free for form in wanted},
+            mlp={
+                form: price(form, model.tokens, index) if form in priced else ChoiceCost()
+                for form in forms
+            },
         )
         for index in range(model.depth)
     )
     settings = program.engine.apply(profile)
-    return make_table(model, settings, layers, sum(base.values(), Cost()), "lowered networks")
+    return _make_table(model, settings, layers, _sum(costs[()]), "lowered networks")
+
+
+def measure_choice_latency(
+    model: ModelConfig,
+    profile: Profile,
+    kinds: Sequence[Kind],
+    token_counts: Sequence[int],
+    references: Sequence[PublicProgram],
+    progress: Progress = quiet,
+) -> LatencyTable:
+    """Count and time every choice of a search, norms, activations and tokens too, as lowered.
+
+    A choice costs what it adds to a network of scaling heads, batch norms and learnt
+    quadratics with as many tokens. Weights are random, and approximations those of
+    `references`. Prices are of an image in a session whose set-up has paid, and the
+    class alone is revealed.
+    """
+    require_rounds(profile)
+    kinds = [kind for kind in kinds if kind is not SCALING]
+    counts = (model.tokens, *token_counts)
+    variants = [variant for count in counts for variant in _variants(model, kinds, count)]
+    costs: dict[_Variant, _Stages] = {}
+    for variant in variants:
+        progress("profiling", len(costs), len(variants))
+        program = lower_like(references, model, variant.architecture(model), profile)
+        costs[variant] = stage_costs(program, profile, images=LEAST_RUNS, reveal=Reveal.CLASS)
+    progress("profiling", len(variants), len(variants))
+    layers = []
+    for index in range(model.depth):
+        whole, *fewer = (_layer_costs(model, kinds, count, costs, index) for count in counts)
+        layers.append(replace(whole, fewer=tuple(fewer)))
+    base = costs[_Variant(tokens=model.tokens)]
+    rest = _sum({name: cost for name, cost in base.items() if not name.startswith("block ")})
+    settings = choose_engine(profile).apply(profile)
+    return _make_table(model, settings, tuple(layers), rest, "lowered networks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Variant:
+    """A network all of whose layers make the same choices."""
+
+    tokens: int
+    norm1: bool = False  # whether these are layer norms
+    norm2: bool = False
+    head: bool = False
+    activation: Activation = Activation.QUADRATIC
+    kind: Kind = SCALING
+    heads: int = 0  # of this kind; the others are of scaling
+
+    def architecture(self, model: ModelConfig) -> Architecture:
+        norm1, norm2, head = (
+            NormForm.LAYER if is_layer else NormForm.BATCH
+            for is_layer in (self.norm1, self.norm2, self.head)
+        )
+        form = FormChoice(norm1=norm1, norm2=norm2, activation=self.activation, tokens=self.tokens)
+        heads = (self.kind,) * self.heads + (SCALING,) * (model.heads - self.heads)
+        layer = LayerArchitecture(heads=heads, form=form)
+        return Architecture(layers=(layer,) * model.depth, norm=head)
+
+
+def _activation(model: ModelConfig) -> Activation:
+    """Return what a learnt quadratic is compared with."""
+    learnt = model.activation is Activation.QUADRATIC
+    return Activation.GELU if learnt else model.activation
+
+
+def _variants(model: ModelConfig, kinds: Sequence[Kind], tokens: int) -> list[_Variant]:
+    make = partial(_Variant, tokens=tokens)
+    return [
+        make(),
+        make(norm1=True),
+        make(norm2=True),
+        make(head=True),
+        make(norm1=True, norm2=True, head=True),
+        make(activation=_activation(model)),
+        *(make(kind=kind, heads=heads) for kind in kinds for heads in sorted({1, model.heads})),
+    ]
+
+
+def _layer_costs(
+    model: ModelConfig,
+    kinds: Sequence[Kind],
+    tokens: int,
+    costs: dict[_Variant, _Stages],
+    index: int,
+) -> LayerCosts:
+    """Return the prices of one layer as differences between networks.
+
+    The first layer also answers for what its norm changes in the embedding, and the last
+    one for what the norm after it changes in the head.
+    """
+    is_last = index == model.depth - 1
+    names = [f"block {index}", *["embedding"] * (index == 0), *["head"] * is_last]
+    base = costs[_Variant(tokens=tokens)]
+
+    def added(**choices: object) -> Cost:
+        variant = costs[_Variant(tokens=tokens, **choices)]  # pyright: ignore[reportArgumentType]
+        return sum((variant[name] + base[name].times(-1) for name in names), Cost())
+
+    # A layer with a layer norm pays for its gain if a later norm is one: of these networks,
+    # all but the last layer do, and the last one only with the norm before the head.
+    norm1, norm2, head = added(norm1=True), added(norm2=True), added(head=True)
+    every = added(norm1=True, norm2=True, head=True)
+    if is_last:
+        gain = every + (norm1 + norm2 + head).times(-1)
+    else:
+        gain = norm1 + norm2 + every.times(-1)
+        norm1, norm2 = norm1 + gain.times(-1), norm2 + gain.times(-1)
+        head = Cost()
+    norms = {"norm1": norm1, "norm2": norm2, "gain": gain, "head": head}
+    other = _activation(model)
+    attention = {
+        kind: _line_through(
+            _not_below_zero(added(kind=kind, heads=1)),
+            _not_below_zero(added(kind=kind, heads=model.heads)),
+            model.heads,
+        )
+        for kind in kinds
+    }
+    return LayerCosts(
+        attention={SCALING: ChoiceCost(), **attention},
+        mlp={MlpForm.ACTIVATED: ChoiceCost()},
+        products=base[f"block {index}"],
+        norms=NormCosts(**{name: _not_below_zero(cost) for name, cost in norms.items()}),
+        activation={
+            Activation.QUADRATIC: Cost(),
+            other: _not_below_zero(added(activation=other)),
+        },
+        tokens=tokens,
+    )
+
+
+def stage_costs(
+    model: Model, profile: Profile, *, images: int, reveal: Reveal = Reveal.LOGITS
+) -> _Stages:
+    """Return the cost of every stage for the last of some images, computing for the quickest."""
+    pixels = random_images(model.model, images)
+    batches = run(model, pixels, profile, reveal=reveal, simulate=True).record.batches
+    return {
+        stages[-1].name: replace(
+            _cost(stages[-1]), compute_s=min(stage.compute_s for stage in stages)
+        )
+        for stages in zip(*(batch.stages for batch in batches), strict=True)
+    }
 
 
 def require_rounds(profile: Profile) -> None:
@@ -159,7 +279,7 @@ def require_rounds(profile: Profile) -> None:
         )
 
 
-def make_table(
+def _make_table(
     model: ModelConfig, profile: Profile, layers: tuple[LayerCosts, ...], rest: Cost, what: str
 ) -> LatencyTable:
     return LatencyTable(
@@ -184,17 +304,18 @@ def make_table(
 
 def _affine(make: Callable[[int], Component], most: int, profile: Profile) -> ChoiceCost:
     """Draw a line through the costs of one and of all who make a choice."""
-    one = _cost(measure_function(make(1).function, make(1).inputs, profile).cost)
-    full = make(most)
-    every = _cost(measure_function(full.function, full.inputs, profile).cost)
-    return line_through(one, every, most)
+    one, every = (
+        _cost(measure_function(component.function, component.inputs, profile).cost)
+        for component in (make(1), make(most))
+    )
+    return _line_through(one, every, most)
 
 
-def line_through(one: Cost, every: Cost, most: int) -> ChoiceCost:
+def _line_through(one: Cost, every: Cost, most: int) -> ChoiceCost:
     if most == 1:
         return ChoiceCost(per_unit=one)
     each = (every + one.times(-1)).times(1 / (most - 1))
-    return ChoiceCost(shared=not_below_zero(one + each.times(-1)), per_unit=not_below_zero(each))
+    return ChoiceCost(shared=_not_below_zero(one + each.times(-1)), per_unit=_not_below_zero(each))
 
 
 def _cost(stage: StageCost) -> Cost:
@@ -205,22 +326,10 @@ def _cost(stage: StageCost) -> Cost:
     )
 
 
-def stage_costs(
-    model: Model, profile: Profile, *, images: int, reveal: Reveal = Reveal.LOGITS
-) -> dict[str, Cost]:
-    """Return the cost of every stage for the last of some images, computing for the quickest."""
-    pixels = random_images(model.model, images)
-    batches = run(model, pixels, profile, reveal=reveal, simulate=True).record.batches
-    by_stage = zip(*(batch.stages for batch in batches), strict=True)
-    return {
-        stages[-1].name: replace(
-            _cost(stages[-1]), compute_s=min(stage.compute_s for stage in stages)
-        )
-        for stages in by_stage
-    }
+def _sum(stages: _Stages) -> Cost:
+    return sum(stages.values(), Cost())
 
 
-def not_below_zero(cost: Cost) -> Cost:
+def _not_below_zero(cost: Cost) -> Cost:
     """Seconds are noisy, and a difference of two may come out negative."""
-    values: dict[str, Any] = {name: max(0.0, value) for name, value in vars(cost).items()}
-    return Cost(**values)
+    return Cost(**{name: max(0.0, value) for name, value in vars(cost).items()})

@@ -7,17 +7,16 @@ approximations of a trained network of their kind that was lowered.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.record import BatchCost, Reveal, RunRecord, StageCost
 from mpcvit.bench.networks import random_checkpoint, random_images
-from mpcvit.bench.paper_tables import row_context
+from mpcvit.bench.rows import Row, row_context
 from mpcvit.errors import UserError, nearest
 from mpcvit.kinds.table import Kind
 from mpcvit.lowering.engine import EngineSettings, choose_engine
@@ -31,11 +30,9 @@ from mpcvit.lowering.program import (
     shapes_of,
 )
 from mpcvit.lowering.sites import HEAD_NORM, Plan, needed_sites, site_label
+from mpcvit.progress import Progress
 from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.run import run
-
-Progress = Callable[[str, int, int], None]
-Row = dict[str, Any]
 
 
 def bench_lowering(
@@ -69,8 +66,7 @@ def bench_lowering(
         progress("networks", index, len(work))
         profile, architecture = profiles[profile_name], networks[name]
         checkpoint = random_checkpoint(model, architecture)
-        plan = plan_for(architecture, references)
-        program = lower_with_plan(plan, model, architecture, choose_engine(profile))
+        program = lower_like(references, model, architecture, profile)
         costs = partial(
             _cost,
             profile=profile,
@@ -100,6 +96,17 @@ def bench_lowering(
                 **row_context(model, engine),
             }
     progress("networks", len(work), len(work))
+
+
+def lower_like(
+    references: Sequence[PublicProgram],
+    model: ModelConfig,
+    architecture: Architecture,
+    profile: Profile,
+) -> SecureProgram:
+    """Return a network of random weights, lowered for a profile as the references were."""
+    plan = plan_for(architecture, references)
+    return lower_with_plan(plan, model, architecture, choose_engine(profile))
 
 
 def lower_with_plan(

@@ -6,37 +6,28 @@ one. The two never share a column.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
-from mpcvit.artifacts.latency import WAN
-from mpcvit.artifacts.profile import NetworkLink, Profile
-from mpcvit.artifacts.provenance import Environment
+from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import BatchCost, RunRecord, StageCost
 from mpcvit.attention.relu_softmax import relu_softmax_weights
-from mpcvit.bench.networks import (
-    mixed,
-    networks_as_written,
-    random_checkpoint,
-    random_images,
-)
+from mpcvit.bench.networks import mixed, networks_as_written, random_checkpoint, random_images
+from mpcvit.bench.rows import Row, network_of, row_context
 from mpcvit.classifier import Classifier
 from mpcvit.data import Split
 from mpcvit.kinds.table import KINDS, RELU_SOFTMAX, SOFTMAX
 from mpcvit.lowering.program import Model, SecureProgram
+from mpcvit.progress import Progress
 from mpcvit.secure.components import block_parts, find_component, softmax_parts
 from mpcvit.secure.probe import measure_function, measure_in_processes
 from mpcvit.secure.run import run, with_engine_of
 from mpcvit.secure.spu.stages import fit_fixed_point
-
-Progress = Callable[[str, int, int], None]
-Row = dict[str, Any]
 
 
 def bench_attention(
@@ -81,15 +72,13 @@ def bench_network(
             "activation": written.activation.value,
         }
         if measure:
-            checkpoint = random_checkpoint(written, architecture)
-            record = run(
-                checkpoint, random_images(model), profile, reveal="logits", insecure=True
-            ).record
-            row |= {**_counts(record, profile), **_measured(record.measured_s)}
+            checkpoint, images = random_checkpoint(written, architecture), random_images(model)
+            record = run(checkpoint, images, profile, reveal="logits", insecure=True).record
+            row |= {**_counts(record, profile), "measured_s": round(record.measured_s, 3)}
             row["peak_mb"] = round(sum(record.peak_bytes.values()) / 1e6)
         else:
             cost = count_stages(written, architecture, profile).total
-            row |= {**_counts(cost, profile), **_measured(None), "peak_mb": ""}
+            row |= {**_counts(cost, profile), "measured_s": "", "peak_mb": ""}
         yield {**row, "architecture": architecture.digest(), **row_context(model, profile)}
     progress("networks", len(work), len(work))
 
@@ -146,30 +135,31 @@ def bench_breakdown(
     progress: Progress,
 ) -> list[Row]:
     """Measure a block by heads and by tokens, a network by operation, and softmax by its parts."""
-    by_tokens = (_with_patches(model, side) for side in (4, 8, 16))
+    by_tokens = (replace(model, image_size=side * model.patch_size) for side in (4, 8, 16))
     shapes = [
         *(("heads", heads, replace(model, heads=heads)) for heads in (1, 2, 4, 8)),
-        *(("tokens", one.tokens, one) for one in by_tokens if one.tokens <= most_tokens),
+        *(("tokens", shape.tokens, shape) for shape in by_tokens if shape.tokens <= most_tokens),
     ]
-    work: list[tuple[str, str, Any, ModelConfig, str, int]] = []
-    for name in profiles:
-        for varied, value, shape in shapes:
-            parts = (f"block/{part}" for part in block_parts(shape))
-            work += [(f"block by {varied}", name, value, shape, part, 1) for part in parts]
-        parts = (f"block/{part}" for part in block_parts(model))
-        work += [
-            ("network of such blocks", name, model.depth, model, part, model.depth)
-            for part in parts
-        ]
-        parts = (f"softmax/{part}" for part in softmax_parts(model))
-        work += [("softmax", name, "", model, part, 1) for part in parts]
+    tables = [
+        *(
+            (f"block by {varied}", value, shape, f"block/{part}", 1)
+            for varied, value, shape in shapes
+            for part in block_parts(shape)
+        ),
+        *(
+            ("network of such blocks", model.depth, model, f"block/{part}", model.depth)
+            for part in block_parts(model)
+        ),
+        *(("softmax", "", model, f"softmax/{part}", 1) for part in softmax_parts(model)),
+    ]
+    work = [(name, *table) for name in profiles for table in tables]
 
     @cache  # the network's own block stands in several tables
     def costs(part: str, shape: ModelConfig, name: str) -> Row:
         return _component(part, shape, profiles[name], measure=measure)
 
     rows = []
-    for index, (table, name, value, shape, part, times) in enumerate(work):
+    for index, (name, table, value, shape, part, times) in enumerate(work):
         scaled = {
             column: round(times * cost, 4) if isinstance(cost, (int, float)) else cost
             for column, cost in costs(part, shape, name).items()
@@ -193,26 +183,19 @@ def bench_precision(profile: Profile, *, progress: Progress) -> list[Row]:
         exact = np.asarray(scores, np.float64)
         powers = np.exp(exact - exact.max(axis=-1, keepdims=True))
         positive = np.maximum(exact, 0)
+        inverse = 1 / (positive.sum(-1, keepdims=True) + eps)
         for name, function, reference in (
-            (
-                "softmax",
-                lambda s: jax.nn.softmax(s, axis=-1),
-                powers / powers.sum(-1, keepdims=True),
-            ),
-            (
-                "relu_softmax",
-                lambda s: relu_softmax_weights(s, eps),
-                positive / (positive.sum(-1, keepdims=True) + eps),
-            ),
+            ("softmax", jax.nn.softmax, powers / powers.sum(-1, keepdims=True)),
+            ("relu_softmax", lambda s: relu_softmax_weights(s, eps), positive * inverse),
         ):
-            found = measure_function(function, [scores], profile).output
-            error = np.linalg.norm(found - reference) / np.linalg.norm(reference)
+            error = measure_function(function, [scores], profile).output - reference
+            relative = np.linalg.norm(error) / np.linalg.norm(reference)
             rows.append(
                 {
                     "attention": name,
                     "variance": variance,
-                    "relative_error": float(f"{error:.4g}"),
-                    "largest_error": float(f"{np.abs(found - reference).max():.4g}"),
+                    "relative_error": float(f"{relative:.4g}"),
+                    "largest_error": float(f"{np.abs(error).max():.4g}"),
                 }
             )
         progress("variances", index + 1, len(variances))
@@ -264,19 +247,10 @@ def _component(name: str, model: ModelConfig, profile: Profile, *, measure: bool
     """Count in the simulator, or count and time in processes if asked to."""
     if measure:
         cost = measure_in_processes(name, model, profile)
-        return {**_counts(cost, profile), **_measured(cost.seconds)}
+        return {**_counts(cost, profile), "measured_s": round(cost.seconds, 3)}
     component = find_component(name, model)
     cost = measure_function(component.function, component.inputs, profile).cost
-    return {**_counts(cost, profile), **_measured(None)}
-
-
-def _with_patches(model: ModelConfig, side: int) -> ModelConfig:
-    return replace(model, image_size=side * model.patch_size)
-
-
-def _network_of(profile: Profile) -> NetworkLink:
-    """Return the profile's network, or the paper's WAN if it emulates none."""
-    return profile.network if profile.network.is_emulated else WAN
+    return {**_counts(cost, profile), "measured_s": ""}
 
 
 def _counts(cost: StageCost | RunRecord, profile: Profile) -> Row:
@@ -286,32 +260,5 @@ def _counts(cost: StageCost | RunRecord, profile: Profile) -> Row:
         "compute_s": round(cost.compute_s, 4),
         "modelled_s": ""
         if not profile.protocol.counts_rounds
-        else round(cost.modelled_s(_network_of(profile)), 4),
-    }
-
-
-def _measured(seconds: float | None) -> Row:
-    return {"measured_s": "" if seconds is None else round(seconds, 3)}
-
-
-def row_context(model: ModelConfig | None, profile: Profile) -> Row:
-    """Return the columns for shape, profile, network and machine."""
-    here, network = Environment.current(), _network_of(profile)
-    shape = {}
-    if model is not None:
-        shape = {
-            "shape": f"{model.depth} layers, {model.heads} heads, width {model.width}, "
-            f"{model.tokens} tokens"
-        }
-    return {
-        **shape,
-        "protocol": profile.protocol.name,
-        "ring_bits": profile.ring_bits,
-        "fraction_bits": profile.fraction_bits,
-        "round_trip_ms": network.round_trip_ms,
-        "bandwidth_mb_per_s": network.bandwidth_bytes_per_s / 1e6,
-        "warning": profile.warning,
-        "hardware": here.hardware,
-        "commit": here.commit,
-        "created": here.created,
+        else round(cost.modelled_s(network_of(profile)), 4),
     }

@@ -14,16 +14,17 @@ from safetensors.numpy import save_file
 
 from mpcvit.artifacts.config import Activation, ModelConfig, NormForm
 from mpcvit.artifacts.profile import NetworkLink, Profile
+from mpcvit.artifacts.record import RunRecord
 from mpcvit.bench.crypten_party import IMAGE, Outcome, Task, cut_patches
-from mpcvit.bench.lowered import Progress, Row, lower_with_plan, plan_for
+from mpcvit.bench.lowered import lower_like
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
-from mpcvit.bench.paper_tables import row_context
+from mpcvit.bench.rows import Row, row_context
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import choose_engine
 from mpcvit.lowering.program import PublicProgram
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import ViT
+from mpcvit.progress import Progress
 from mpcvit.secure.parties.service_process import ServiceProcess
 from mpcvit.secure.parties.sockets import unix_address
 from mpcvit.secure.parties.wan import Relay, Route
@@ -65,69 +66,52 @@ def bench_peers(
         checkpoint = random_checkpoint(model, paper_networks(model)[name])
         image = random_images(model)
         expected = _plaintext(checkpoint, image)
-        program = lower_with_plan(
-            plan_for(checkpoint.architecture, references),
-            model,
-            checkpoint.architecture,
-            choose_engine(dealer_profile),
-        )
-        record = run(program, image, dealer_profile).record
-        own = {"exchanges": record.exchanges, "sent_mb": record.sent_bytes / 1e6}
-        found = {MPCVIT: {**own, "measured_s": record.measured_s, "logit_error": None}}
-        result = run(checkpoint, image, first_party_profile, reveal="logits", insecure=True)
-        record = result.record
-        own = {"exchanges": record.exchanges, "sent_mb": record.sent_bytes / 1e6}
-        error = float(np.abs(np.asarray(result.logits) - expected).max())
-        found[SPU] = {**own, "measured_s": record.measured_s, "logit_error": error}
+        program = lower_like(references, model, checkpoint.architecture, dealer_profile)
+        ours = run(program, image, dealer_profile).record
+        spu = run(checkpoint, image, first_party_profile, reveal="logits", insecure=True)
+        outcomes = {
+            MPCVIT: _outcome(ours, None),
+            SPU: _outcome(spu.record, np.asarray(spu.logits)),
+        }
         if is_crypten_there():
-            outcome = run_crypten(checkpoint, image, name, first_party_profile.network)
-            found[CRYPTEN] = {
-                "exchanges": outcome.exchanges,
-                "sent_mb": outcome.sent_bytes / 1e6,
-                "measured_s": outcome.seconds,
-                "logit_error": float(np.abs(outcome.logits - expected).max()),
-            }
-        rows += _beside(shape, name, found, model, dealer_profile, first_party_profile)
+            network = first_party_profile.network
+            outcomes[CRYPTEN] = run_crypten(checkpoint, image, name, network)
+        for engine, outcome in outcomes.items():
+            profile = dealer_profile if engine == MPCVIT else first_party_profile
+            costs = _beside(outcome, outcomes[SPU], expected)
+            context = row_context(model, profile)
+            if engine == CRYPTEN:
+                context |= {"protocol": "CrypTen 0.4.1", "ring_bits": 64, "fraction_bits": 16}
+                context["warning"] = _CRYPTEN_TRUST
+            trusted = {"trusted": context["warning"] or profile.trust}
+            known = {"config": shape, "network": name, "engine": engine}
+            rows.append({**known, **costs, **trusted, **context})
         progress("networks", index + 1, len(work))
     return rows
 
 
-def _beside(
-    shape: str,
-    network: str,
-    found: Mapping[str, Row],
-    model: ModelConfig,
-    dealer_profile: Profile,
-    first_party_profile: Profile,
-) -> list[Row]:
-    """Return the rows of one network, with ratios to SPU's."""
-    spu, rows = found[SPU], []
-    for engine, cost in found.items():
-        profile = dealer_profile if engine == MPCVIT else first_party_profile
-        context = row_context(model, profile)
-        if engine == CRYPTEN:
-            context |= {"protocol": "CrypTen 0.4.1", "ring_bits": 64, "fraction_bits": 16}
-            context["warning"] = _CRYPTEN_TRUST
-        ratios = {
-            f"{name}_of_spu": round(cost[column] / spu[column], 3)
-            for name, column in (("s", "measured_s"), ("mb", "sent_mb"), ("rounds", "exchanges"))
-        }
-        error = cost["logit_error"]
-        rows.append(
-            {
-                "config": shape,
-                "network": network,
-                "engine": engine,
-                "measured_s": round(cost["measured_s"], 3),
-                "sent_mb": round(cost["sent_mb"], 3),
-                "exchanges": cost["exchanges"],
-                **ratios,
-                "logit_error": "" if error is None else round(error, 5),
-                "trusted": context["warning"] or profile.trust,
-                **context,
-            }
-        )
-    return rows
+def _outcome(record: RunRecord, logits: np.ndarray | None) -> Outcome:
+    """Return a run of ours as CrypTen's party describes its own."""
+    return Outcome(
+        seconds=record.measured_s,
+        exchanges=record.exchanges,
+        sent_bytes=record.sent_bytes,
+        logits=[] if logits is None else logits.flatten().tolist(),
+    )
+
+
+def _beside(outcome: Outcome, spu: Outcome, expected: np.ndarray) -> Row:
+    """Return the columns of a cost, with its ratios to SPU's."""
+    error = np.abs(np.asarray(outcome.logits) - expected).max() if outcome.logits else None
+    return {
+        "measured_s": round(outcome.seconds, 3),
+        "sent_mb": round(outcome.sent_bytes / 1e6, 3),
+        "exchanges": outcome.exchanges,
+        "s_of_spu": round(outcome.seconds / spu.seconds, 3),
+        "mb_of_spu": round(outcome.sent_bytes / spu.sent_bytes, 3),
+        "rounds_of_spu": round(outcome.exchanges / spu.exchanges, 3),
+        "logit_error": "" if error is None else round(float(error), 5),
+    }
 
 
 def run_crypten(
@@ -138,21 +122,16 @@ def run_crypten(
     if model.norm is not NormForm.LAYER or model.activation is not Activation.GELU:
         raise UserError("CrypTen runs networks with layer norms and GeLU here, and no others")
     weights = flatten_dict(checkpoint.parameters, sep="/")
-    arrays = {name: np.asarray(array) for name, array in weights.items()}
-    arrays[IMAGE] = np.ascontiguousarray(cut_patches(model, _pixels(checkpoint, image)[0]))
+    tensors = {name: np.asarray(array) for name, array in weights.items()}
+    tensors[IMAGE] = np.ascontiguousarray(cut_patches(model, _pixels(checkpoint, image)[0]))
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:
         folder = Path(name)
-        save_file(arrays, folder / "arrays.safetensors")
+        save_file(tensors, folder / "arrays.safetensors")
         route = Route(dialler="client", dialled="server", target=unix_address(folder / "server"))
 
         def party(rank: int, address: str) -> ServiceProcess:
-            task = Task(
-                rank=rank,
-                address=address,
-                arrays=str(folder / "arrays.safetensors"),
-                attention=attention,
-                model=encode(model),
-            )
+            arrays, shape = str(folder / "arrays.safetensors"), encode(model)
+            task = Task(rank=rank, address=address, arrays=arrays, attention=attention, model=shape)
             return ServiceProcess(
                 "mpcvit.bench.crypten_party",
                 what=f"CrypTen's party {rank}",

@@ -2,7 +2,7 @@
 
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -15,16 +15,16 @@ from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.bench.networks import random_checkpoint
+from mpcvit.bench.rows import Row
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch
 from mpcvit.kinds.table import SOFTMAX
+from mpcvit.progress import Progress
 from mpcvit.search.task import Search
 from mpcvit.train.devices import Devices
 from mpcvit.train.distilled import Distilled
 from mpcvit.train.step import Task, initial_state, make_step
 from mpcvit.train.supervised import Supervised
-
-Row = dict[str, Any]
 
 STAGES = ("train", "search", "retrain")
 
@@ -34,7 +34,7 @@ def bench_training(
     *,
     stages: tuple[str, ...],
     steps: int,
-    progress: Callable[[str, int, int], None],
+    progress: Progress,
 ) -> list[Row]:
     """Return a row per configuration and stage: peak memory, and seconds of a step."""
     here, work = Environment.current(), [(name, own) for name in configs for own in stages]

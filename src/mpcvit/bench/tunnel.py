@@ -1,23 +1,21 @@
 """What the tunnel costs: the same inference over SPU's own TLS link and through the tunnel."""
 
-import statistics
 import tempfile
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import numpy as np
 
 from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.bench.networks import random_images
-from mpcvit.bench.paper_tables import row_context
+from mpcvit.bench.rows import Row, row_context, spread
 from mpcvit.errors import UserError
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.progress import Progress
 from mpcvit.secure.parties.events import Journal
 from mpcvit.secure.parties.roles import ROLES, Address, Role, free_addresses
 from mpcvit.secure.parties.supervise import PartyProcess, watch
@@ -25,9 +23,6 @@ from mpcvit.secure.parties.wan import Relay, Route
 from mpcvit.secure.predict import predict
 from mpcvit.secure.run import image_arguments, make_result, model_arguments
 from mpcvit.secure.serve import ServeLimits, serve
-
-Progress = Callable[[str, int, int], None]
-Row = dict[str, Any]
 
 
 def bench_tunnel(
@@ -50,26 +45,22 @@ def bench_tunnel(
                 record = run(model, pictures, profile, network)
                 # the first image pays for what is set up on first use
                 later = record.batches[1:] or record.batches
-                seconds[link] += [sum(stage.seconds for stage in one.stages) for one in later]
+                seconds[link] += [batch.total.seconds for batch in later]
                 exchanges = record.exchanges // images
             progress(f"{name} rounds", index + 1, rounds)
-        own_s = statistics.median(seconds["spu-tls"])
-        for link, found in seconds.items():
-            rows.append(
-                {
-                    "network": name,
-                    "link": link,
-                    "inferences": len(found),
-                    "median_s": round(statistics.median(found), 3),
-                    "fastest_s": round(min(found), 3),
-                    "slowest_s": round(max(found), 3),
-                    "of_spu_tls": round(statistics.median(found) / own_s, 3),
-                    "exchanges": exchanges,
-                    **row_context(model.model, profile),
-                    "round_trip_ms": network.round_trip_ms,
-                    "bandwidth_mb_per_s": network.bandwidth_bytes_per_s / 1e6,
-                }
-            )
+        rows += [
+            {
+                "network": name,
+                "link": link,
+                "inferences": len(of_link),
+                **spread(of_link, of_spu_tls=seconds["spu-tls"]),
+                "exchanges": exchanges,
+                **row_context(model.model, profile),
+                "round_trip_ms": network.round_trip_ms,
+                "bandwidth_mb_per_s": network.bandwidth_bytes_per_s / 1e6,
+            }
+            for link, of_link in seconds.items()
+        ]
     return rows
 
 
@@ -99,13 +90,8 @@ def _run_over_spu_link(
         parties = []
         for role in roles:
             (folder / role.name).mkdir()
-            party = PartyProcess(
-                role,
-                own[role],
-                folder / role.name,
-                scratch=folder,
-                parties_here=len(own),
-            )
+            home = folder / role.name
+            party = PartyProcess(role, own[role], home, scratch=folder, parties_here=len(own))
             parties.append(stack.enter_context(party))
         session = token_hex(16)
         for party in parties:

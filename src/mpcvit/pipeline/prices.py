@@ -10,13 +10,14 @@ from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.provenance import content_digest
-from mpcvit.bench.latency import Progress, measure_latency, measure_lowered_latency
+from mpcvit.bench.latency import measure_latency, measure_lowered_latency
 from mpcvit.bench.lowered import lower_with_plan
 from mpcvit.codec import encode
 from mpcvit.cost.estimate import estimate
 from mpcvit.experiments.store import Outcome, Price, reuse_or_make
 from mpcvit.kinds.table import KINDS, Kind
 from mpcvit.lowering.program import SecureProgram
+from mpcvit.progress import Progress
 
 # Raised when a choice is computed otherwise. 2: owners multiply fused linears themselves.
 _COUNTING = 2

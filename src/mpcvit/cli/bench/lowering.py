@@ -19,7 +19,7 @@ from mpcvit.cli.bench.tables import (
     Profiles,
     TableOut,
     beside_paper,
-    known_networks,
+    known_names,
     load_profiles,
     print_rows,
     written_as_they_come,
@@ -78,7 +78,6 @@ def lowering(
     """
     from mpcvit.bench.lowered import bench_lowering, read_reference
     from mpcvit.bench.networks import paper_networks, polynomial_network
-    from mpcvit.experiments.published import published
     from mpcvit.report.live import counting
 
     config = load_config(config_file, list(overrides or []))
@@ -93,7 +92,7 @@ def lowering(
             config.model,
             settings,
             [read_reference(path) for path in like],
-            networks={name: known[name] for name in known_networks(only, list(known))},
+            networks={name: known[name] for name in known_names(only, list(known))},
             batch_sizes=parse_whole_numbers(batch_sizes, "--batch-sizes"),
             reveal=reveal,
             stage=stage,
@@ -102,6 +101,6 @@ def lowering(
             lowered_only=lowered_only,
         )
         if stage is None:  # the paper times whole networks
-            found = beside_paper(found, "network", config.name, "trade-off", published)
+            found = beside_paper(found, "network", config.name, "trade-off")
         rows = written_as_they_come(found, out)
     print_rows(rows, "network", out, as_json)

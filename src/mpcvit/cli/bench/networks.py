@@ -19,16 +19,16 @@ from mpcvit.cli.bench.tables import (
     Profiles,
     TableOut,
     beside_paper,
-    is_delivered,
-    known_networks,
+    known_names,
     load_profiles,
+    print_columns,
     print_rows,
     written_as_they_come,
 )
 from mpcvit.cli.options import AnyModelFile, AsJson, ConfigFile, DataFolder
 from mpcvit.cli.run import ProfileName
 from mpcvit.cli.running import load_test_images
-from mpcvit.cli.show import print_json, print_pairs, print_table
+from mpcvit.cli.show import print_json, print_pairs
 
 
 @bench.command()
@@ -44,13 +44,12 @@ def attention(
     Example: mpcvit bench attention --measure --out results/secure/attention.csv
     """
     from mpcvit.bench.paper_tables import bench_attention
-    from mpcvit.experiments.published import published
     from mpcvit.report.live import counting
 
     config, settings = load_config(config_file), load_profiles(profiles)
     with counting() as progress:
         found = bench_attention(config.model, settings, measure=measure, progress=progress)
-        found = beside_paper(found, "attention", config.name, "attention-variants", published)
+        found = beside_paper(found, "attention", config.name, "attention-variants")
         rows = written_as_they_come(found, out)
     print_rows(rows, "attention", out, as_json)
 
@@ -82,13 +81,12 @@ def network(
     """
     from mpcvit.bench.networks import networks_as_written
     from mpcvit.bench.paper_tables import bench_network
-    from mpcvit.experiments.published import published
     from mpcvit.report.live import counting
 
     config, settings = load_config(config_file), load_profiles(profiles)
     searched = {path.stem: Architecture.load(path) for path in architectures or ()}
     known = [*networks_as_written(config.model), *searched]
-    names = [] if only is None else known_networks(only, known)
+    names = [] if only is None else known_names(only, known)
     with counting() as progress:
         found = bench_network(
             config.model,
@@ -98,7 +96,7 @@ def network(
             progress=progress,
             searched=searched,
         )
-        found = beside_paper(found, "network", config.name, "trade-off", published)
+        found = beside_paper(found, "network", config.name, "trade-off")
         rows = written_as_they_come(found, out)
     print_rows(rows, "network", out, as_json)
 
@@ -147,11 +145,7 @@ def breakdown(
     settings = load_profiles(profiles)
     with counting() as progress:
         rows = bench_breakdown(
-            config.model,
-            settings,
-            most_tokens=most_tokens,
-            measure=measure,
-            progress=progress,
+            config.model, settings, most_tokens=most_tokens, measure=measure, progress=progress
         )
     print_rows(rows, "part", out, as_json)
 
@@ -171,17 +165,13 @@ def precision(
 
     with counting() as progress:
         rows = bench_precision(load_profile(profile), progress=progress)
-    if is_delivered(rows, out, as_json, drawn=True):
-        return
-    print_table(
-        rows,
-        {
-            "attention": "{attention}",
-            "variance": "{variance:g}",
-            "relative error": "{relative_error:.2e}",
-            "largest error": "{largest_error:.2e}",
-        },
-    )
+    columns = {
+        "attention": "{attention}",
+        "variance": "{variance:g}",
+        "relative error": "{relative_error:.2e}",
+        "largest error": "{largest_error:.2e}",
+    }
+    print_columns(rows, columns, out, as_json, drawn=True)
 
 
 @bench.command()

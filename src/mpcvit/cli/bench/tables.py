@@ -1,8 +1,8 @@
 """What the benchmarks share: options, and how they deliver rows."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from mpcvit.cli import complete
 from mpcvit.cli.show import print_json, print_table
 from mpcvit.errors import MissingExtraError, UserError, nearest
 
+if TYPE_CHECKING:
+    from mpcvit.lowering.program import PublicProgram
+
 CIFAR = Path("cifar10")
 TINY_IMAGENET = Path("tiny-imagenet")
 PAPER_PROFILE = "semi2k-wan"
@@ -20,11 +23,6 @@ EXAMPLES = [  # public halves of trained networks that were lowered
     Path(mpcvit.__file__).parent / "bench" / "programs" / f"{kind}.json"
     for kind in ("relu_softmax", "softmax", "linformer", "quad2", "the_x")
 ]
-SECONDS_AN_IMAGE = {
-    "s an image": "{median_s:.3f}",
-    "fastest": "{fastest_s:.3f}",
-    "slowest": "{slowest_s:.3f}",
-}
 _APART = ("profile", "form", "batch", "table", "value", "layer")  # columns that tell rows apart
 _SECONDS = {
     "s modelled": "{modelled_s:.2f}",
@@ -64,29 +62,33 @@ def load_profiles(names: str) -> dict[str, Profile]:
     return {name.strip(): load_profile(name.strip()) for name in names.split(",")}
 
 
-def known_networks(names: str, known: list[str]) -> list[str]:
+def known_names(names: str, known: Iterable[str], what: str = "network") -> list[str]:
     """Return the names between commas, and refuse one that is not known."""
-    wanted = [name.strip() for name in names.split(",")]
+    wanted, known = [name.strip() for name in names.split(",")], list(known)
     for name in wanted:
         if name not in known:
-            raise UserError(f"there is no network {name!r}; {nearest(name, known)}")
+            raise UserError(f"there is no {what} {name!r}; {nearest(name, known)}")
     return wanted
 
 
+def shipped_references() -> "list[PublicProgram]":
+    """Return the lowered networks of the package, whose approximations others may take."""
+    from mpcvit.bench.lowered import read_reference
+
+    return [read_reference(path) for path in EXAMPLES]
+
+
 def beside_paper(
-    rows: Iterable[Mapping[str, Any]],
-    label: str,
-    config: str,
-    experiment: str,
-    published: Callable[[str, str, str], Any],
+    rows: Iterable[Mapping[str, Any]], label: str, config: str, experiment: str
 ) -> Iterator[dict[str, Any]]:
     """Put the paper's seconds after ours."""
+    from mpcvit.experiments.published import published
+
     for row in rows:
         seconds = published(config, experiment, row[label]).latency_s
-        place = list(row).index("measured_s") + 1
-        items = list(row.items())
+        after, items = list(row).index("measured_s") + 1, list(row.items())
         paper = ("paper_s", "" if seconds is None else seconds)
-        yield dict([*items[:place], paper, *items[place:]])
+        yield dict([*items[:after], paper, *items[after:]])
 
 
 def written_as_they_come(
@@ -95,18 +97,23 @@ def written_as_they_come(
     """Return all rows; each is in the file at once, and stays if the command is stopped."""
     from mpcvit.artifacts.provenance import write_rows
 
-    found: list[Mapping[str, Any]] = []
+    written: list[Mapping[str, Any]] = []
     for row in rows:
-        found.append(row)
+        written.append(row)
         if out is not None:
-            write_rows(out, found)
-    return found
+            write_rows(out, written)
+    return written
 
 
-def is_delivered(
-    rows: Sequence[Mapping[str, Any]], out: Path | None, as_json: bool, *, drawn: bool = False
-) -> bool:
-    """Write rows to a file, and print them as JSON if asked to; say whether that was all."""
+def print_columns(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    out: Path | None,
+    as_json: bool,
+    *,
+    drawn: bool = False,
+) -> None:
+    """Write rows to a file, and print them: as JSON, or some columns and what warns."""
     from mpcvit.artifacts.provenance import write_rows
 
     if out is not None:
@@ -120,20 +127,18 @@ def is_delivered(
                 typer.echo(f"no figure: {missing}", err=True)
     if as_json:
         print_json(list(rows))
-    return as_json
+        return
+    print_table(rows, columns)
+    for warning in dict.fromkeys(row.get("warning") for row in rows):
+        if warning:
+            print(warning)
 
 
 def print_rows(
-    rows: Sequence[Mapping[str, Any]],
-    label: str,
-    out: Path | None,
-    as_json: bool,
+    rows: Sequence[Mapping[str, Any]], label: str, out: Path | None, as_json: bool
 ) -> None:
-    if is_delivered(rows, out, as_json, drawn=True):
-        return
+    """Deliver rows of networks or operations, and draw a figure beside their file."""
     apart = {name: f"{{{name}}}" for name in _APART if name in rows[0]}
     columns = {label: f"{{{label}}}", **apart, "exchanges": "{exchanges:,}"}
     columns |= {"MB sent": "{sent_mb:.2f}", **_SECONDS}
-    print_table(rows, columns)
-    for warning in dict.fromkeys(row["warning"] for row in rows if row["warning"]):
-        print(warning)
+    print_columns(rows, columns, out, as_json, drawn=True)

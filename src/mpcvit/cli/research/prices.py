@@ -3,7 +3,7 @@
 import os
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,9 +18,6 @@ from mpcvit.cli.show import print_json, print_table
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import KINDS, Kind, parse_kinds
-
-if TYPE_CHECKING:
-    pass
 
 _USUAL_KINDS = (SearchConfig.kept, SearchConfig.replacement, ModelConfig.attention)
 
@@ -172,8 +169,11 @@ def profile_latency(
         )
 
     from mpcvit.artifacts.resolve import fewer_tokens, made_explicit
-    from mpcvit.bench.choices import measure_choice_latency
-    from mpcvit.bench.latency import measure_latency, measure_lowered_latency
+    from mpcvit.bench.latency import (
+        measure_choice_latency,
+        measure_latency,
+        measure_lowered_latency,
+    )
     from mpcvit.bench.lowered import read_reference
     from mpcvit.cli.bench.tables import EXAMPLES
     from mpcvit.lowering.program import SecureProgram

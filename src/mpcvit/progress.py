@@ -1,0 +1,10 @@
+"""How far some work is: what is being done, and how many of its steps are behind it."""
+
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int], None]
+"""Takes the name of some work, the steps that are done, and all of them."""
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """Show nothing."""
