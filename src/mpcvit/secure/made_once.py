@@ -14,6 +14,7 @@ from mpcvit.storage import cache_folder, replacing
 
 Progress = Callable[[int, int], None]
 
+_DIGEST_BYTES = 32
 _LOOKS_EVERY_S = 0.05
 _PATIENCE_S = 120.0  # with a process that makes something and does not end
 
@@ -22,8 +23,8 @@ class MadeOnce:
     """A folder of the user's cache, whose files are what their keys say.
 
     Keys name everything that the content depends on. A file is believed only if it
-    belongs to this user, nobody else may write it, and it has its digest. Where nothing
-    can be kept, everything is made again.
+    belongs to this user, nobody else may write it, and it has the digest of its key and
+    content. Where nothing can be kept, everything is made again.
     """
 
     def __init__(self, folder: str) -> None:
@@ -33,7 +34,7 @@ class MadeOnce:
     def find(self, key: str) -> bytes | None:
         """Return what is kept, unless it is absent or damaged."""
         if key not in self.in_memory:
-            content = _read(self._path(key))
+            content = self._read(key)
             if content is None:
                 return None
             self.in_memory[key] = content
@@ -64,25 +65,28 @@ class MadeOnce:
     def keep(self, key: str, content: bytes) -> None:
         self.in_memory[key] = content
         try:
-            with replacing(self._path(key)) as temporary:
-                temporary.write_bytes(hashlib.sha256(content).digest() + content)
+            with replacing(self._path(key), private=True) as temporary:
+                temporary.write_bytes(self._digest(key, content) + content)
         except UserError:
             pass  # the next process makes it again
 
+    def _read(self, key: str) -> bytes | None:
+        try:
+            with self._path(key).open("rb") as file:
+                status, content = os.fstat(file.fileno()), file.read()
+        except OSError:
+            return None
+        digest, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return None
+        return content if digest == self._digest(key, content) else None
+
+    def _digest(self, key: str, content: bytes) -> bytes:
+        """Return a digest that no other key's content has, should a file be renamed."""
+        return hashlib.sha256(f"{self._folder}/{key}:".encode() + content).digest()
+
     def _path(self, key: str) -> Path:
         return cache_folder() / self._folder / f"{key}.kept"
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        with path.open("rb") as file:
-            status, content = os.fstat(file.fileno()), file.read()
-    except OSError:
-        return None
-    digest, content = content[:32], content[32:]
-    if status.st_uid != os.getuid() or status.st_mode & stat.S_IWOTH:
-        return None
-    return content if hashlib.sha256(content).digest() == digest else None
 
 
 @contextmanager
@@ -97,8 +101,11 @@ def _claim(path: Path) -> Iterator[bool]:
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             yield False
+            return
+        except OSError:  # a file system without locks
+            yield True
             return
         yield True
         path.unlink(missing_ok=True)

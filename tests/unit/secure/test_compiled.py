@@ -150,7 +150,7 @@ def test_a_program_is_read_again_without_a_trace(lowered, empty, monkeypatch):
     (entry,) = (empty.parent / "programs").iterdir()
     entry.write_bytes(entry.read_bytes()[:-1] + b"?")
     assert compile_network(card, profile, 1) == program
-    monkeypatch.setattr(compiled, "_own_text", lambda: "a later version")
+    monkeypatch.setattr(compiled, "_OWN_TEXT", "a later version")
     compile_network(card, profile, 1)
     assert len(list((empty.parent / "programs").iterdir())) == 2
 

@@ -1,9 +1,11 @@
 """What is made once: by one of two parties, again where it is damaged, and never by a stranger."""
 
+import errno
 import multiprocessing
 import os
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -64,7 +66,7 @@ def test_kept(folder):
     assert {path.suffix for path in folder.iterdir()} == {".kept"}  # no lock is left
 
 
-@pytest.mark.parametrize("harm", ["digest", "empty", "owner", "mode"])
+@pytest.mark.parametrize("harm", ["digest", "empty", "owner", "group", "others", "key", "folder"])
 def test_what_is_not_believed(folder, monkeypatch, harm):
     make_all(MadeOnce("things"), [])
     path = folder / "key0.kept"
@@ -74,9 +76,31 @@ def test_what_is_not_believed(folder, monkeypatch, harm):
         path.write_bytes(b"")
     elif harm == "owner":  # another user of this machine put it there
         monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    elif harm == "key":  # what is believed under another name
+        (folder / "key1.kept").rename(path)
+    elif harm == "folder":
+        folder.rename(folder.with_name("others"))
+        assert MadeOnce("others").find("key0") is None
     else:
-        path.chmod(0o666)
+        path.chmod(0o620 if harm == "group" else 0o602)
     assert MadeOnce("things").find("key0") is None
+
+
+def test_kept_for_this_user_alone(folder):
+    umask = os.umask(0o002)  # as distributions have it where every user has a group
+    try:
+        make_all(MadeOnce("things"), [])
+    finally:
+        os.umask(umask)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert MadeOnce("things").find("key0") == b"key0"
+
+
+def test_nobody_waits_where_there_are_no_locks(monkeypatch):
+    monkeypatch.setattr(made_once.fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "none")))
+    made = []
+    make_all(MadeOnce("things"), made)
+    assert made == KEYS
 
 
 def test_who_fails_or_hangs_holds_nobody_up(monkeypatch):

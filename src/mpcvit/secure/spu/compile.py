@@ -8,7 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.made_once import MadeOnce, Progress
-from mpcvit.secure.spu.rewrite import Constant, rewrite, shapes_of
+from mpcvit.secure.spu.rewrite import Constant, only_squares, rewrite, shapes_of
 from mpcvit.secure.spu.stages import Stage, parameter_names, stage_network
 
 Shape = tuple[int, ...]
@@ -130,7 +130,7 @@ _kept_code = MadeOnce("compiled")
 def _key(card: ModelCard, profile: Profile, batch: int) -> str:
     """Return a name of all that a program depends on."""
     settings = profile.shared_settings()
-    parts = [card.public.digest(), card.reveal.value, settings, batch, _own_text(), *_versions()]
+    parts = [card.public.digest(), card.reveal.value, settings, batch, _OWN_TEXT, *_versions()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -167,6 +167,7 @@ def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Pro
         (batch, model.image_size, model.image_size, model.channels), jnp.float32
     )
     traced: list[tuple[CompiledStage, _Source]] = []
+    by_products: dict[str, Callable[[], _Source]] = {}  # the same without squares
     known: dict[str, Any] = {"activation.0": x}  # what stages read of others
     slack: list[str] = []
     for index, stage in enumerate(network.stages):
@@ -176,6 +177,7 @@ def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Pro
         taken = slack if stage.takes_slack else []
         arguments = (parameters, x, *(known[name] for name in taken))
         source, constants, x = _trace_stage(stage, function, arguments, profile.squares)
+        by_products[source.key] = partial(_trace_products, stage, function, arguments)
         names = parameter_names(parameters)
         own = CompiledStage(
             name=stage.name,
@@ -194,6 +196,12 @@ def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Pro
         traced.append((own, source))
         progress(index + 1, 2 * count)
     codes = _compile_sources([source for _, source in traced], progress)
+    if profile.squares:
+        codes |= {
+            key: _compile_products(by_products[key]())
+            for key, code in codes.items()
+            if not only_squares(code.decode())
+        }
     stages = [replace(own, code=codes[source.key].decode()) for own, source in traced]
     del known[stages[-1].target]
     names = (name for stage in stages for name in stage.parameters)
@@ -213,6 +221,23 @@ def _trace_stage(
     traced, given = jax.make_jaxpr(function, return_shape=True)(*arguments)
     flat, constants = rewrite(traced, constants_apart=stage.is_repeated, squares=squares)
     return _source(flat, jax.tree.leaves(arguments), shapes_of(constants)), constants, given
+
+
+def _trace_products(
+    stage: Stage, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> _Source:
+    return _trace_stage(stage, function, arguments, squares=False)[0]
+
+
+def _compile_products(source: _Source) -> bytes:
+    """Return bytecode without squares, where the compiler would not leave them alone."""
+    code = _compile_sources([source])[source.key]
+    if not only_squares(code.decode()):
+        raise UserError(
+            "a network that computes exp cannot have squares = true in its profile; "
+            "'mpcvit lower' makes programs that can"
+        )
+    return code
 
 
 def _compile_sources(
@@ -301,13 +326,17 @@ def _source(
 
 @cache
 def _versions() -> tuple[str, ...]:
-    return tuple(importlib.metadata.version(package) for package in ("spu", "jax", "jaxlib"))
+    packages = ("spu", "jax", "jaxlib", "flax")
+    return tuple(importlib.metadata.version(package) for package in packages)
 
 
-@cache
-def _own_text() -> str:
+def _digest_of_package() -> str:
     """Return a digest of this package's text, which decides what programs are made."""
     total, package = hashlib.sha256(), Path(__file__).parents[2]
     for path in sorted(package.rglob("*.py")):
         total.update(path.read_bytes())
     return total.hexdigest()
+
+
+# as it is imported: a process that runs while the package is replaced computes by the former
+_OWN_TEXT = _digest_of_package()

@@ -1,6 +1,7 @@
 """Rewrites of a traced stage that change no value: constants as inputs, and SPU's own square."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,11 @@ from mpcvit.errors import UserError
 _ARITHMETIC = ("add", "sub", "mul")  # what SPU computes alike with constants and with inputs
 # what SPU computes by exp
 _OF_EXP = ("exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", "erf", "erf_inv", "pow")
-_SIMPLIFIED = ("div", "log", "sqrt", "rsqrt", "cbrt", "pow")  # with exp in an operand
-_MIXING = ("add", "sub", "mul", "dot_general", "reduce_sum")  # give what is no square
+_MADE = re.compile(r"^ *(%\w+) = pphlo\.(.*)$", re.MULTILINE)
+_EXP = re.compile(r"pphlo\.exponential (%\w+) ")
+_MADE_BY_EXP = re.compile(r"pphlo\.(exponential_minus_one|logistic|power|tanh)\b")
+_SECRET_AND_PUBLIC = re.compile(r"add (%\w+), (%\w+) : \(tensor<[^,]*!pphlo\.secret<f32>>, tensor")
+_MINUS_TWO = "constant dense<-2.000000e+00>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +58,7 @@ def rewrite(
     program = traced.jaxpr
     if squares:
         _require_no_exp(program)
-        squares = not _multiplies_squares(program)
+    secrets = _secrets(program)
     apart = [constants_apart and _is_real(own) for own in traced.consts]
     constants = [own for own, is_apart in zip(traced.consts, apart, strict=True) if is_apart]
     if constants_apart:
@@ -73,7 +77,9 @@ def rewrite(
         for equation in program.eqns:
             moved = {id(own) for own in _numbers(equation)} if constants_apart else set()
             arguments = [next(rest) if id(own) in moved else read(own) for own in equation.invars]
-            known.update(zip(equation.outvars, _compute(equation, arguments, squares), strict=True))
+            own_square = squares and _is_square(equation) and equation.invars[0] in secrets
+            results = [square(arguments[0])] if own_square else _compute(equation, arguments)
+            known.update(zip(equation.outvars, results, strict=True))
         return [read(place) for place in program.outvars]
 
     return function, tuple(map(Constant.of, constants))
@@ -91,9 +97,23 @@ def square(x: Any) -> Any:
     return jnp.exp((x + x) - 2.0)
 
 
-def _compute(equation: Any, arguments: Sequence[Any], squares: bool) -> Sequence[Any]:
-    if squares and _is_square(equation):
-        return [square(arguments[0])]
+def only_squares(code: str) -> bool:
+    """Return whether every exp of compiled code is that of `square`.
+
+    A compiler that takes exp for what its name says may have made exp(a + b) of two squares
+    exp(a) exp(b), or exp(-a) of one over a square.
+    """
+    if _MADE_BY_EXP.search(code):
+        return False
+    made = dict(_MADE.findall(code))
+    for operand in _EXP.findall(code):
+        added = _SECRET_AND_PUBLIC.match(made.get(operand, ""))
+        if added is None or not made.get(added[2], "").startswith(_MINUS_TWO):
+            return False
+    return True
+
+
+def _compute(equation: Any, arguments: Sequence[Any]) -> Sequence[Any]:
     functions, settings = equation.primitive.get_bind_params(equation.params)
     results = equation.primitive.bind(*functions, *arguments, **settings)
     return results if equation.primitive.multiple_results else [results]
@@ -118,22 +138,14 @@ def _require_no_exp(program: Any) -> None:
             )
 
 
-def _multiplies_squares(program: Any) -> bool:
-    """Return whether two squares, or parts of them, are multiplied with each other.
-
-    The compiler would then take exp(a) exp(b) for exp(a + b), and simplify other functions.
-    """
-    squares: set[Any] = set()
+def _secrets(program: Any) -> set[Any]:
+    """Return what depends on inputs. Of anything else SPU would compute a real exp."""
+    secrets = set(program.invars)
     for equation in program.eqns:
         places = [place for place in equation.invars if not isinstance(place, core.Literal)]
-        found, name = [place for place in places if place in squares], equation.primitive.name
-        if (name == "mul" and len(found) == 2 and not _is_square(equation)) or (
-            name in _SIMPLIFIED and found
-        ):
-            return True
-        if _is_square(equation) or (found and name not in _MIXING):
-            squares.update(equation.outvars)
-    return False
+        if not secrets.isdisjoint(places):
+            secrets.update(equation.outvars)
+    return secrets
 
 
 def _all_equations(program: Any) -> Iterator[Any]:
