@@ -19,7 +19,7 @@ from PIL import Image
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.provenance import LOG_FILE, MODEL_FILE, SEARCH_FILE, Environment
 from mpcvit.artifacts.search import SearchResult
-from mpcvit.cli.running import load_test_images, load_training_images
+from mpcvit.cli.running import load_images
 from mpcvit.cores import split_cpu
 from mpcvit.data import Split, sample_evenly
 from mpcvit.demo.showcase import PROGRAM_FOLDER, Column, Sample, Showcase, ShownNetwork
@@ -200,8 +200,8 @@ def main(
     with counting() as progress:
         showcase = make_showcase(
             dict(zip(called, runs, strict=True)),
-            load_training_images(first, data, progress),
-            load_test_images(first, data, progress),
+            load_images(first, data, "train", progress),
+            load_images(first, data, "test", progress),
             out,
             profile=profile,
             samples=samples,

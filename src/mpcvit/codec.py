@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from mpcvit.errors import UserError, nearest
-from mpcvit.storage import read_json, write_text
+from mpcvit.storage import read_json, read_text, write_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,12 +39,7 @@ bytes and its digest.
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise UserError(f"there is no {what} {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the {what} {path}: {error}") from error
+    text = read_text(path, what)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -126,13 +121,7 @@ def save(path: Path, value: Any) -> None:
 def load(kind: type[Value], path: Path) -> Value:
     """Read the JSON file of a registered type."""
     _, noun = _FORMATS[kind]
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"there is no {noun} {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the {noun} {path}: {error}") from error
-    return decode(kind, read_json(text, str(path)), str(path))
+    return decode(kind, read_json(read_text(path, noun), str(path)), str(path))
 
 
 class _RefusedError(UserError):

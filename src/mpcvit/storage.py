@@ -153,6 +153,16 @@ def require_writable(path: Path, needed_bytes: int) -> None:
     require_room(path.absolute().parent, needed_bytes)
 
 
+def read_text(path: Path, what: str) -> str:
+    """Return the text of a file of a user; `what` says what it is."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"there is no {what} {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the {what} {path}: {error}") from error
+
+
 def read_json(text: str | bytes, origin: str) -> Any:
     try:
         return json.loads(text)

@@ -189,7 +189,7 @@ def test_retrain(run_folder, tmp_path):
         (["train", TINY, "--set", "train.epoch=1"], "did you mean 'train.epochs'?"),
         (["train", TINY, "--resume", "--out", "nowhere"], "there is nothing to resume in nowhere"),
         (["train", TINY, "--resume", "--fresh"], "exclude each other"),
-        (["train", TINY, "--arch", "none.json"], "cannot read the architecture"),
+        (["train", TINY, "--arch", "none.json"], "there is no architecture"),
         (["train", CONFIGS / "cifar10.toml"], "data"),
         (["train", CONFIGS / "cifar10.toml", "--data", "nowhere"], "nowhere"),
         (["evaluate", "none.safetensors"], "there is no file none.safetensors"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mpcvit.artifacts.profile import shipped_profiles
+from mpcvit.artifacts.shipped import PROFILES, shipped_names
 from mpcvit.cli import app
 from mpcvit.experiments.catalogue import EXPERIMENTS
 
@@ -27,7 +27,7 @@ def complete(line):
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("mpcvit run model photo --profile ", shipped_profiles()),
+        ("mpcvit run model photo --profile ", shipped_names(PROFILES)),
         ("mpcvit run model photo --profile cheetah-", ["cheetah-lan", "cheetah-wan"]),
         ("mpcvit predict photo --profile aby", ["aby3", "aby3-wan"]),
         ("mpcvit lower model --profile cheetah-w", ["cheetah-wan"]),

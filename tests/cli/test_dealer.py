@@ -15,7 +15,7 @@ import mpcvit
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import DataSource, load_config
 from mpcvit.bench.networks import random_checkpoint, random_images
-from mpcvit.cli.running import load_training_images
+from mpcvit.cli.running import load_images
 from mpcvit.data import sample_evenly
 from mpcvit.dealer.keys import load_private_key, load_public_key
 from mpcvit.dealer.party.client import DealerClient
@@ -24,6 +24,7 @@ from mpcvit.hosts.credentials import Credentials
 from mpcvit.kinds import table
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.progress import quiet
 from mpcvit.secure.parties.roles import free_addresses
 from tests.command import invoke
 from tests.configs import TINY
@@ -58,7 +59,7 @@ def folder(tmp_path_factory):
 def test_python_lowers_as_the_command_does(folder):
     program = SecureProgram.load(folder / "program")
     checkpoint = Checkpoint.load(folder / "model.safetensors")
-    split = load_training_images(checkpoint, None, lambda what, done, total: None)
+    split = load_images(checkpoint, None, "train", quiet)
     images = sample_evenly(split, 64)
     made = mpcvit.lower(checkpoint, images, "semi2k-dealer", error_budget=1)
     assert len(made.public.scripts) == 3  # for few images; for many, and their set-up

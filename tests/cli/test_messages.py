@@ -12,7 +12,8 @@ import mpcvit
 from mpcvit import storage
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import load_config
-from mpcvit.artifacts.profile import InsecureProfileWarning, load_profile, shipped_profiles
+from mpcvit.artifacts.profile import InsecureProfileWarning, load_profile
+from mpcvit.artifacts.shipped import PROFILES, shipped_names
 from mpcvit.bench.networks import random_checkpoint
 from mpcvit.cli import PANELS, app
 from mpcvit.errors import UserError
@@ -24,7 +25,7 @@ from tests.docs.commands import commands
 from tests.docs.pages import PAGES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "foreign"
-INSECURE = {name for name in shipped_profiles() if load_profile(name).warning}
+INSECURE = {name for name in shipped_names(PROFILES) if load_profile(name).warning}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_top5_is_shown_where_it_says_something(classes, shown, monkeypatch, tmp_
     model.save(tmp_path / "model.safetensors")
     found = Evaluation(images=8, top1=0.5, top5=1.0, loss=1.0, seconds=1.0)
     split = type("Split", (), {"matching": "matched by name"})
-    monkeypatch.setattr(models, "load_test_images", lambda *_: split)
+    monkeypatch.setattr(models, "load_images", lambda *_: split)
     monkeypatch.setattr(evaluate, "evaluate_checkpoint", lambda *_: found)
     output = invoke("evaluate", tmp_path / "model.safetensors").output
     assert ("top-5" in output) is shown

@@ -18,7 +18,7 @@ from mpcvit.artifacts.forms import FormChoice, NormForm
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError, nearest
 from mpcvit.kinds.table import KINDS, Kind
-from mpcvit.storage import read_json, write_text
+from mpcvit.storage import read_json, read_text, write_text
 
 FORMAT = "mpcvit-architecture/1"
 
@@ -213,11 +213,7 @@ class Architecture:
 
     @classmethod
     def load(cls, path: Path) -> "Architecture":
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the architecture {path}: {error}") from error
-        return cls.from_json(text, str(path))
+        return cls.from_json(read_text(path, "architecture"), str(path))
 
     def encoded(self) -> Any:
         """Return the document of an architecture file."""

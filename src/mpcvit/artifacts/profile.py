@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mpcvit.artifacts.protocols import Dealer, Protocol, Truncation, names_with
-from mpcvit.artifacts.shipped import PROFILES, find_shipped, shipped_names
+from mpcvit.artifacts.shipped import PROFILES, find_shipped
 from mpcvit.codec import decode, encode, read_toml, require
 from mpcvit.errors import UserError
 
@@ -159,6 +159,14 @@ class Profile:
         """Whom the owners of model and images must trust."""
         return self.warning or self.protocol.trust
 
+    def require_network(self) -> None:
+        """Refuse to price or to measure without a network."""
+        if not self.network.is_emulated:
+            raise UserError(
+                "the profile names no network to price and to measure through; take one that "
+                "does, such as semi2k-dealer-wan"
+            )
+
     def shared_settings(self) -> dict[str, Any]:
         """Return what the parties must have in common."""
         plain = encode(self)
@@ -189,7 +197,3 @@ def load_profile(source: str | Path | Profile) -> Profile:
     except UserError as error:
         message = str(error)
         raise UserError(message if str(path) in message else f"{path}: {message}") from None
-
-
-def shipped_profiles() -> list[str]:
-    return shipped_names(PROFILES)

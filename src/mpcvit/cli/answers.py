@@ -18,7 +18,6 @@ from mpcvit.errors import UserError
 from mpcvit.storage import require_writable, state_folder
 
 if TYPE_CHECKING:
-    from mpcvit.secure.parties.events import Progress, TakeAnswer
     from mpcvit.secure.result import ImageAnswer, RunResult
 
 AnswersOption = Annotated[
@@ -48,7 +47,6 @@ Strict = Annotated[
     bool,
     typer.Option("--strict", help="Stop at a picture of a folder that cannot be read."),
 ]
-Classify = Callable[[list[Path], "Progress", "TakeAnswer"], "RunResult"]
 _MOST_ROWS = 10  # images, or batches of them, with seconds of their own
 _ROOM_BYTES = 1_000_000  # for a record, or for answers
 
@@ -80,15 +78,16 @@ def answer_pictures(
     asked: Mapping[str, Any],
     profile: Profile,
     output: Output,
-    classify: Classify,
+    classify: "Callable[..., RunResult]",
 ) -> None:
     """Classify pictures, print each answer when it is there, and the cost in the end.
 
     `images` are files, and folders whose broken pictures are left out and listed.
-    `asked` says whom is asked and how: only answers to the same are resumed.
+    `asked` says whom is asked and how: only answers to the same are resumed. `classify`
+    takes pictures, where to show progress, and where to put each answer.
     """
     from mpcvit.data import sift_pictures
-    from mpcvit.report.live import console, counting
+    from mpcvit.report.live import counting, tell
     from mpcvit.secure.answer_file import AnswerFile, digest_of
     from mpcvit.secure.result import RefusedError, refusal
 
@@ -96,7 +95,7 @@ def answer_pictures(
     with counting() as progress:
         pictures, skipped = sift_pictures(images, strict=output.strict, progress=progress)
     for sentence in skipped:
-        console.print(f"note: left out: {sentence}", highlight=False, soft_wrap=True)
+        tell(f"note: left out: {sentence}")
     digests = [digest_of(picture) for picture in pictures]
     name = f"{content_digest([encode(dict(asked)), digests])}.jsonl"
     path = output.answers or state_folder() / "answers" / name
@@ -124,10 +123,11 @@ def answer_pictures(
     result = None
     if missing:
         with counting() as progress, _telling_what_is_kept(path, answers, len(pictures)):
-            result = classify([pictures[index] for index in missing], progress, answered)
+            asked_for = [pictures[index] for index in missing]
+            result = classify(asked_for, progress=progress, answered=answered)
     if kept := len(pictures) - len(missing):
         were = "1 answer was" if kept == 1 else f"{kept} answers were"
-        console.print(f"note: {were} there already", highlight=False)
+        tell(f"note: {were} there already")
     ordered = [answers[index] for index in range(len(pictures))]
     if output.as_json:
         _print_document(pictures, ordered, result, output, skipped)
@@ -139,27 +139,22 @@ def answer_pictures(
         save(output.out, result.record)
     if failed_writes:
         raise failed_writes[0]
-    refused = [
-        picture for picture, answer in zip(pictures, ordered, strict=True) if not answer.trusted
-    ]
-    if refused:
-        raise RefusedError(refusal([str(picture) for picture in refused]))
+    if refused := [str(pictures[i]) for i, answer in enumerate(ordered) if not answer.trusted]:
+        raise RefusedError(refusal(refused))
 
 
 @contextmanager
 def _telling_what_is_kept(path: Path, answers: Mapping[int, Any], total: int) -> Iterator[None]:
     """If the body fails, say how many answers there are and how to go on."""
-    from mpcvit.report.live import console
+    from mpcvit.report.live import tell
 
     try:
         yield
     except BaseException:
         if answers and path.exists():
-            console.print(
+            tell(
                 f"note: {len(answers)} of {total} images have an answer, kept in {path}; add "
-                "--resume to ask for the others",
-                highlight=False,
-                soft_wrap=True,
+                "--resume to ask for the others"
             )
         raise
 
@@ -217,7 +212,7 @@ def _print_document(
 
 
 def _print_cost(result: "RunResult", trust: str) -> None:
-    from mpcvit.report.live import console
+    from mpcvit.report.live import tell
     from mpcvit.secure.result import REVEALED
 
     record = result.record
@@ -225,7 +220,7 @@ def _print_cost(result: "RunResult", trust: str) -> None:
     if result.resized:
         notes.append(f"{result.resized} of {record.images} images resized as in evaluation")
     for note in notes:
-        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+        tell(f"note: {note}")
     print(f"revealed   {REVEALED[result.reveal]}, to the owner of the images")
     print(f"sent       {record.sent_bytes / 1e6:,.2f} MB")
     print(f"received   {record.received_bytes / 1e6:,.2f} MB")

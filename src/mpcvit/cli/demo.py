@@ -50,7 +50,7 @@ def demo(
     from mpcvit.artifacts.profile import load_profile
     from mpcvit.demo.show import show
     from mpcvit.demo.showcase import SHIPPED, Showcase
-    from mpcvit.report.live import WholeProgress, console
+    from mpcvit.report.live import WholeProgress, tell
 
     source = SHIPPED if models is None else models
     showcase = Showcase.load(source)
@@ -58,24 +58,22 @@ def demo(
         raise UserError(f"{source} holds {len(showcase.samples)} sample images, not {images}")
     samples, profile = showcase.samples[:images], load_profile(showcase.profile)
     line = profile.network
-    console.print(
+    tell(
         f"{images} images one by one, {profile.protocol.name} through an emulated line of "
-        f"{line.round_trip_ms:g} ms and {line.bandwidth_bytes_per_s / 1e6:g} MB/s",
-        highlight=False,
-        soft_wrap=True,
+        f"{line.round_trip_ms:g} ms and {line.bandwidth_bytes_per_s / 1e6:g} MB/s"
     )
     with holding(out), WholeProgress(len(showcase.columns)) as display:
         shown = show(showcase, source, out, samples, display)
     if reused := [one.title for one in shown if one.reused]:
-        note = f"{'; '.join(reused)}: measured before; remove {out} to run again"
-        console.print(note, highlight=False, soft_wrap=True)
+        tell(f"{'; '.join(reused)}: measured before; remove {out} to run again")
     page = out / "report.html"
-    charts = write_report([out], page, title="mpcvit demo")
+    charts, _ = write_report([out], page, title="mpcvit demo")
     learnt = {one.who: one.words for one in who_learns(profile)} | {"trusted": profile.trust}
     if show_page and not webbrowser.open(page.resolve().as_uri()):
-        console.print(f"there is no browser here; open {page} in one", soft_wrap=True)
+        tell(f"there is no browser here; open {page} in one")
     if as_json:
-        print_json(_document(shown, samples, learnt) | {"charts": charts, "report": str(page)})
+        drawn = {"charts": [chart.id for chart in charts], "report": str(page)}
+        print_json(_document(shown, samples, learnt) | drawn)
         return
     _tell(showcase, shown, samples)
     print("\nWhat each process learnt of the others")

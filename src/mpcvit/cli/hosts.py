@@ -1,6 +1,7 @@
 """`mpcvit serve` and `mpcvit predict`: private inference between two hosts."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +18,6 @@ from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
-    from mpcvit.secure.parties.events import Progress, TakeAnswer
-    from mpcvit.secure.result import RunResult
     from mpcvit.secure.service.visit import ConnectionLogLine
 
 TlsFolder = Annotated[
@@ -252,22 +251,17 @@ def predict(
     output = Output(
         out=out, answers=answers, resume=resume, as_json=as_json, stream=stream, strict=strict
     )
-
-    def classify(pictures: list[Path], progress: "Progress", answered: "TakeAnswer") -> "RunResult":
-        return stage(
-            pictures,
-            server=server,
-            tls=tls,
-            profile=settings,
-            batch_size=batch_size,
-            dealer=dealer,
-            dealer_key=dealer_key,
-            wait_s=wait,
-            insecure_first_party=insecure_first_party,
-            progress=progress,
-            answered=answered,
-        )
-
+    classify = partial(
+        stage,
+        server=server,
+        tls=tls,
+        profile=settings,
+        batch_size=batch_size,
+        dealer=dealer,
+        dealer_key=dealer_key,
+        wait_s=wait,
+        insecure_first_party=insecure_first_party,
+    )
     asked = {
         "server's certificate": sorted(read_allowed(load_credentials(tls, CLIENT).allowed)),
         "profile": settings.shared_settings(),

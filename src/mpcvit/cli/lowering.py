@@ -10,7 +10,7 @@ from mpcvit.artifacts.profile import SECURE_DEFAULT, load_profile
 from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson, DataFolder, ModelFile
 from mpcvit.cli.run import ProfileName
-from mpcvit.cli.running import load_training_images
+from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_table
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET, Guard
@@ -81,16 +81,12 @@ def lower(
     with counting() as progress:
         chosen: Photos | list[Any]
         if calibrate is not None:
+            model, settings_of_data = checkpoint.model, checkpoint.data
             chosen = read_photos(
-                calibrate,
-                checkpoint.model,
-                checkpoint.data,
-                most=images,
-                strict=strict,
-                progress=progress,
+                calibrate, model, settings_of_data, most=images, strict=strict, progress=progress
             )
         else:
-            chosen = sample_evenly(load_training_images(checkpoint, data, progress), images)
+            chosen = sample_evenly(load_images(checkpoint, data, "train", progress), images)
         program = make_program(
             checkpoint,
             chosen,

@@ -12,11 +12,12 @@ from mpcvit.cli.options import (
     DataFolder,
     ModelFile,
     parse_numbers,
-    read_lines,
 )
-from mpcvit.cli.running import load_test_images
+from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_pairs
+from mpcvit.cli.start import import_checkpoint
 from mpcvit.errors import UserError
+from mpcvit.storage import read_text
 
 if TYPE_CHECKING:
     from mpcvit.model.checkpoint import Checkpoint
@@ -54,7 +55,7 @@ def evaluate(
     if fixed_point and not isinstance(model, SecureProgram):
         raise UserError("--fixed-point needs a lowered program, as mpcvit lower makes it")
     with counting() as progress:
-        split = load_test_images(model, data, progress)
+        split = load_images(model, data, "test", progress)
 
         def show_progress(done: int, total: int) -> None:
             progress("evaluating", done, total)
@@ -188,33 +189,15 @@ def import_(
     """
     if out.exists() and not fresh:
         raise UserError(f"{out} exists already; add --fresh to replace it, or choose another --out")
-
-    from mpcvit.foreign import read_foreign
-
-    names = None if class_names is None else read_lines(class_names)
-    foreign = read_foreign(
-        source, heads=heads, class_names=names, relu_after=relu_after, image_size=image_size
-    )
-    data = foreign.data_config(parse_numbers(mean, "--mean"), parse_numbers(std, "--std"))
-    if data is None:
-        raise UserError(
-            f"{source} does not say how its images are prepared (preprocessor_config.json, or "
-            "pretrained_cfg in config.json): copy that file beside the weights, or add --mean and "
-            "--std"
-        )
-
-    from mpcvit.artifacts.provenance import Environment, Provenance
-    from mpcvit.model.checkpoint import Checkpoint
-
-    checkpoint = Checkpoint(
-        model=foreign.model,
-        architecture=foreign.architecture,
-        data=data,
-        classes=foreign.classes,
-        parameters=foreign.parameters,
-        provenance=Provenance(
-            origin=f"imported from {source.name}", environment=Environment.current()
-        ),
+    names = None if class_names is None else read_text(class_names, "list of classes").splitlines()
+    checkpoint = import_checkpoint(
+        source,
+        mean=parse_numbers(mean, "--mean"),
+        std=parse_numbers(std, "--std"),
+        heads=heads,
+        class_names=names,
+        relu_after=relu_after,
+        image_size=image_size,
     )
     checkpoint.save(out)
     if as_json:

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from mpcvit.artifacts.config import Config, load_config
 from mpcvit.cli import complete
 from mpcvit.errors import UserError
 
@@ -42,11 +41,6 @@ Overrides = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def configure(config_file: Path, data: Path | None, overrides: list[str] | None) -> Config:
-    """Read a configuration, with what the command line changes in it."""
-    return load_config(config_file, settings_of(data, overrides))
-
-
 def settings_of(data: Path | None, overrides: list[str] | None) -> list[str]:
     """Return the settings that the command line changes."""
     settings = list(overrides or [])
@@ -79,10 +73,3 @@ def parse_whole_numbers(text: str, option: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"{option} must be whole numbers between commas, not {text!r}") from None
-
-
-def read_lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error

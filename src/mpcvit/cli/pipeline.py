@@ -126,7 +126,7 @@ def pipeline(
     from mpcvit.cost.estimate import estimate
     from mpcvit.experiments.store import RunStore
     from mpcvit.pipeline.run import Pipeline
-    from mpcvit.report.live import WholeProgress, console
+    from mpcvit.report.live import WholeProgress, tell
     from mpcvit.train.loop import StoppedError
 
     dataset = load_data(config)
@@ -147,15 +147,15 @@ def pipeline(
         try:
             course.run()
         except (StoppedError, KeyboardInterrupt):
-            console.print("stopped; the same command goes on", highlight=False)
+            tell("stopped; the same command goes on")
             raise typer.Exit(130) from None
     page = out or course.folder / "report.html"
-    charts = write_report([course.folder], page, title=f"mpcvit pipeline: {config.name}")
+    charts, _ = write_report([course.folder], page, title=f"mpcvit pipeline: {config.name}")
     if as_json:
         print_json(
             {
                 "steps": [step.to_dict() for step in course.done],
-                "charts": charts,
+                "charts": [chart.id for chart in charts],
                 "report": str(page),
             }
         )

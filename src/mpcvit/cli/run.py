@@ -1,30 +1,23 @@
 """`mpcvit run`."""
 
 import hashlib
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mpcvit.artifacts.profile import (
-    DEALER_DEFAULT,
-    SECURE_DEFAULT,
-    load_profile,
-    shipped_profiles,
-)
+from mpcvit.artifacts.profile import DEALER_DEFAULT, SECURE_DEFAULT, load_profile
 from mpcvit.artifacts.record import Reveal
+from mpcvit.artifacts.shipped import PROFILES, shipped_names
 from mpcvit.cli import app, complete
 from mpcvit.cli.answers import AnswersOption, Output, Resume, Stream, Strict, answer_pictures
 from mpcvit.cli.options import AnyModelFile, AsJson
 from mpcvit.errors import UserError
 
-if TYPE_CHECKING:
-    from mpcvit.secure.parties.events import Progress, TakeAnswer
-    from mpcvit.secure.result import RunResult
-
 _PROFILES = (
-    f"Protocol, ring and network: a TOML file, or one of {', '.join(shipped_profiles())}. Those "
-    "with an insecure dealer (semi2k, semi2k-lan, semi2k-wan) are for measuring only."
+    f"Protocol, ring and network: a TOML file, or one of {', '.join(shipped_names(PROFILES))}. "
+    "Those with an insecure dealer (semi2k, semi2k-lan, semi2k-wan) are for measuring only."
 )
 ProfileName = Annotated[
     str,
@@ -125,22 +118,17 @@ def run(
     output = Output(
         out=out, answers=answers, resume=resume, as_json=as_json, stream=stream, strict=strict
     )
-
-    def classify(pictures: list[Path], progress: "Progress", answered: "TakeAnswer") -> "RunResult":
-        return stage(
-            model_file,
-            pictures,
-            settings,
-            batch_size=batch_size,
-            reveal=reveal,
-            simulate=simulate,
-            check_range=check_range,
-            insecure=insecure,
-            ignore_memory=ignore_memory,
-            progress=progress,
-            answered=answered,
-        )
-
+    classify = partial(
+        stage,
+        model_file,
+        profile=settings,
+        batch_size=batch_size,
+        reveal=reveal,
+        simulate=simulate,
+        check_range=check_range,
+        insecure=insecure,
+        ignore_memory=ignore_memory,
+    )
     asked = {"model": _digest(model_file), "reveal": reveal, "profile": settings.shared_settings()}
     answer_pictures(images, asked, settings, output, classify)
 

@@ -14,6 +14,7 @@ from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import MODEL_FILE, SEARCH_FILE, STATE_FILE
 from mpcvit.cli import complete
 from mpcvit.errors import UserError, needs_extra
+from mpcvit.progress import Progress
 
 if TYPE_CHECKING:
     from mpcvit.artifacts.architecture import Architecture
@@ -62,29 +63,13 @@ def load_data(config: Config) -> "Dataset":
         )
 
 
-def load_test_images(
-    model: "Model", data: Path | None, progress: Callable[[str, int, int], None]
+def load_images(
+    model: "Model", data: Path | None, which: "SplitName", progress: Progress
 ) -> "Split":
-    """Load the test images of a model's data set, or of another folder.
+    """Load images of a model's data set, or of another folder.
 
-    Their classes are matched with the model's by name.
+    The classes of test images are matched with the model's by name.
     """
-    return _load_images(model, data, "test", progress)
-
-
-def load_training_images(
-    model: "Model", data: Path | None, progress: Callable[[str, int, int], None]
-) -> "Split":
-    """Load the training images of a model's data set, or of another folder."""
-    return _load_images(model, data, "train", progress)
-
-
-def _load_images(
-    model: "Model",
-    data: Path | None,
-    which: "SplitName",
-    progress: Callable[[str, int, int], None],
-) -> "Split":
     from mpcvit.artifacts.config import DataSource
     from mpcvit.data import load_split
 
@@ -109,13 +94,10 @@ def require_training_packages() -> None:
 
 
 def run_training(
-    stage: Callable[..., Outcome],
-    config: Config,
-    folder: Path,
-    **settings: Any,
+    stage: Callable[..., Outcome], config: Config, folder: Path, **settings: Any
 ) -> Outcome:
     """Load the data and run a stage with its progress shown."""
-    from mpcvit.report.live import LiveProgress, console
+    from mpcvit.report.live import LiveProgress, tell
     from mpcvit.report.runs import FigureWriter
     from mpcvit.train.devices import join_hosts
     from mpcvit.train.loop import StoppedError
@@ -129,7 +111,7 @@ def run_training(
         with LiveProgress() as live:
             return stage(config, dataset, folder, observers=(live, FigureWriter()), **settings)
     except StoppedError as stopped:
-        console.print(f"{stopped}; add --resume to go on", highlight=False, soft_wrap=True)
+        tell(f"{stopped}; add --resume to go on")
         raise typer.Exit(130) from None
 
 
@@ -140,13 +122,12 @@ def tell_start(
     from mpcvit.artifacts.architecture import Architecture
     from mpcvit.model.start import start_from
     from mpcvit.model.vit import init_parameters
-    from mpcvit.report.live import console
+    from mpcvit.report.live import tell
 
     model = config.model
     uniform = Architecture.uniform(model.attention, depth=model.depth, heads=model.heads)
     fresh = init_parameters(model, architecture or uniform, config.seed)
-    begun = start_from(start, fresh, model, dataset.classes)
-    console.print(f"start: {begun}", highlight=False, soft_wrap=True)
+    tell(f"start: {start_from(start, fresh, model, dataset.classes)}")
 
 
 @contextmanager

@@ -1,24 +1,24 @@
 """`mpcvit search` and `mpcvit derive`."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mpcvit.artifacts.architecture import MlpForm
-from mpcvit.artifacts.config import ModelConfig, load_config
+from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE, judged_by
+from mpcvit.artifacts.search import SearchResult
 from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides
-from mpcvit.cli.running import Fresh, Out, Resume, check_run_folder, run_training
+from mpcvit.cli.running import Fresh, Out, Resume, run_training
 from mpcvit.cli.show import print_json, print_pairs
-from mpcvit.cli.start import From, load_start, settings_from
-from mpcvit.cores import split_cpu
+from mpcvit.cli.start import From, begin_training
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
-    from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.search.derive import Derived
 
 LatencyFile = Annotated[
@@ -49,18 +49,17 @@ def search(
 
     Example: mpcvit search digits --out runs/search
     """
-    begun = load_start(start)
-    config = load_config(config_file, settings_from(begun, config_file, data, overrides))
+    work = config_file, start, data, overrides, out
+    config, folder, begun = begin_training(*work, resume=resume, fresh=fresh)
     config.require_searchable()
-    folder = out or config.folder
-    check_run_folder(folder, resume=resume, fresh=fresh)
-    table = _latency(latency, config.model)
+
+    from mpcvit.cost.estimate import estimate as model_latency
+    from mpcvit.search.task import search as stage
+
+    table = model_latency(config.model) if latency is None else LatencyTable.load(latency)
     table.require_shape(config.model, str(latency or "the latency table"))
     if not config.search.is_the_papers:
         table.require_choices(str(latency or "the modelled latency table"))
-    split_cpu(config.train.batch_size)
-
-    from mpcvit.search.task import search as stage
 
     result = run_training(stage, config, folder, latency=table, start=begun, resume=resume)
     accuracy = result.provenance.top1 or 0.0
@@ -139,10 +138,6 @@ def derive(
 
     Example: mpcvit derive runs/search --relu-softmax-ratio 0.5 --out arch.json
     """
-    from dataclasses import replace
-
-    from mpcvit.artifacts.latency import LatencyTable
-    from mpcvit.artifacts.search import SearchResult
     from mpcvit.search.derive import (
         DEFAULT_GELU_THRESHOLD,
         MlpRule,
@@ -187,22 +182,13 @@ def parse_seconds(text: str, option: str = "--latency-budget") -> float:
     return float(match[1]) * units[match[2]]
 
 
-def _latency(path: Path | None, model: "ModelConfig") -> "LatencyTable":
-    from mpcvit.artifacts.latency import LatencyTable
-    from mpcvit.cost.estimate import estimate as model_latency
-
-    return model_latency(model) if path is None else LatencyTable.load(path)
-
-
-def _tell(derived: "Derived", table: "LatencyTable", out: Path, as_json: bool) -> None:
+def _tell(derived: "Derived", table: LatencyTable, out: Path, as_json: bool) -> None:
     if as_json:
+        names = ("kept", "units", "kept_alpha", "importance")
         print_json(
             {
                 "architecture": str(out),
-                "kept": derived.kept,
-                "units": derived.units,
-                "kept_alpha": derived.kept_alpha,
-                "importance": derived.importance,
+                **{name: getattr(derived, name) for name in names},
                 "exchanges": derived.cost.exchanges,
                 "sent_bytes": derived.cost.sent_bytes,
                 "seconds": derived.seconds,
@@ -212,17 +198,12 @@ def _tell(derived: "Derived", table: "LatencyTable", out: Path, as_json: bool) -
         )
         return
     print(derived.architecture.picture())
-    ties = ", ".join(derived.tied_units)
-    print_pairs(
-        {
-            "kept": f"{derived.kept} of {derived.units}, total alpha {derived.kept_alpha:.3f}",
-            **(
-                {"importance": f"{derived.importance:.3f} of all choices"}
-                if derived.importance != derived.kept_alpha
-                else {}
-            ),
-            "seconds": f"{derived.seconds:.2f} ({table.source})",
-            **({"ties": f"left out with an equal alpha: {ties}"} if ties else {}),
-            "written": out,
-        }
-    )
+    pairs: dict[str, Any] = {
+        "kept": f"{derived.kept} of {derived.units}, total alpha {derived.kept_alpha:.3f}"
+    }
+    if derived.importance != derived.kept_alpha:
+        pairs["importance"] = f"{derived.importance:.3f} of all choices"
+    pairs["seconds"] = f"{derived.seconds:.2f} ({table.source})"
+    if derived.tied_units:
+        pairs["ties"] = f"left out with an equal alpha: {', '.join(derived.tied_units)}"
+    print_pairs(pairs | {"written": out})

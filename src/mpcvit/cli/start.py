@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mpcvit.artifacts.config import Config, DataConfig, load_config
 from mpcvit.artifacts.shipped import CONFIGS, find_shipped
 from mpcvit.cli import complete
 from mpcvit.cli.options import settings_of
+from mpcvit.cli.running import check_run_folder
 from mpcvit.codec import decode, encode, override, read_toml, spell
+from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,20 +39,32 @@ def load_start(path: Path | None) -> "Checkpoint | None":
     """Load a checkpoint of this project, or of another one."""
     if path is None:
         return None
-    from mpcvit.foreign import read_foreign
     from mpcvit.foreign.safetensors_file import is_safetensors
     from mpcvit.model.checkpoint import FORMAT, Checkpoint, read_tensors
 
     if path.is_file() and is_safetensors(path) and read_tensors(path)[1].get("format") == FORMAT:
         return Checkpoint.load(path)
-    from mpcvit.artifacts.provenance import Environment, Provenance
+    return import_checkpoint(path)
 
-    foreign = read_foreign(path)
-    data = foreign.data_config()
+
+def import_checkpoint(
+    source: Path,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    **options: Any,
+) -> "Checkpoint":
+    """Read another project's network as a checkpoint; `options` are those of `read_foreign`."""
+    from mpcvit.artifacts.provenance import Environment, Provenance
+    from mpcvit.foreign import read_foreign
+    from mpcvit.model.checkpoint import Checkpoint
+
+    foreign = read_foreign(source, **options)
+    data = foreign.data_config(mean, std)
     if data is None:
         raise UserError(
-            f"{path} does not say how its images are normalised; "
-            "use mpcvit import with --mean and --std first"
+            f"{source} does not say how its images are prepared (preprocessor_config.json, or "
+            "pretrained_cfg in config.json): copy that file beside the weights, or add --mean and "
+            "--std to mpcvit import"
         )
     return Checkpoint(
         model=foreign.model,
@@ -57,8 +72,29 @@ def load_start(path: Path | None) -> "Checkpoint | None":
         data=data,
         classes=foreign.classes,
         parameters=foreign.parameters,
-        provenance=Provenance(origin="imported", environment=Environment.current()),
+        provenance=Provenance(
+            origin=f"imported from {source.name}", environment=Environment.current()
+        ),
     )
+
+
+def begin_training(
+    config_file: Path,
+    start: Path | None,
+    data: Path | None,
+    overrides: list[str] | None,
+    out: Path | None,
+    *,
+    resume: bool,
+    fresh: bool,
+) -> "tuple[Config, Path, Checkpoint | None]":
+    """Return configuration, run folder and start of a training, once the folder is free."""
+    begun = load_start(start)
+    config = load_config(config_file, settings_from(begun, config_file, data, overrides))
+    folder = out or config.folder
+    check_run_folder(folder, resume=resume, fresh=fresh)
+    split_cpu(config.train.batch_size)
+    return config, folder, begun
 
 
 def settings_from(
@@ -69,9 +105,9 @@ def settings_from(
     The number of classes is that of the data.
     """
     settings, known = settings_of(data, overrides), dict[str, dict[str, Any]]()
-    document = read_toml(find_shipped(config_file, CONFIGS, "configuration"), "configuration")
     if start is None:
         return settings
+    document = read_toml(find_shipped(config_file, CONFIGS, "configuration"), "configuration")
     for assignment in settings:
         override(document, assignment)
     size, prepared = document.get("model", {}).get("image_size"), start.data
@@ -97,15 +133,14 @@ def settings_from(
 
 def _count_classes(start: "Checkpoint", document: dict[str, Any]) -> int:
     """Return how many classes the data of a command line has."""
-    from mpcvit.artifacts.config import DataConfig
     from mpcvit.data import count_classes
 
     model, channels = document.get("model", {}), start.model.channels
     said = {key: value for key, value in document.get("data", {}).items() if key in _PLACE}
-    own = count_classes(decode(DataConfig, said, "data"), model.get("channels", channels))
-    if model.get("classes", own) != own:
+    classes = count_classes(decode(DataConfig, said, "data"), model.get("channels", channels))
+    if model.get("classes", classes) != classes:
         raise UserError(
-            f"the data has {own} classes, but model.classes is {model['classes']}: "
+            f"the data has {classes} classes, but model.classes is {model['classes']}: "
             "leave model.classes out"
         )
-    return own
+    return classes

@@ -5,18 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import CURVES_FILE, MODEL_FILE, judged_by
+from mpcvit.artifacts.resolve import validate
 from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides
-from mpcvit.cli.running import Fresh, Out, Resume, check_run_folder, run_training
+from mpcvit.cli.running import Fresh, Out, Resume, run_training
 from mpcvit.cli.show import print_json, print_pairs
-from mpcvit.cli.start import From, load_start, settings_from
-from mpcvit.cores import split_cpu
+from mpcvit.cli.start import From, begin_training
 
 if TYPE_CHECKING:
-    from mpcvit.artifacts.architecture import Architecture
-    from mpcvit.artifacts.config import Config
     from mpcvit.model.checkpoint import Checkpoint
 
 
@@ -43,20 +42,14 @@ def train(
 
     Example: mpcvit train digits --set train.epochs=5
     """
-    begun = load_start(start)
-    config = load_config(config_file, settings_from(begun, config_file, data, overrides))
+    work = config_file, start, data, overrides, out
+    config, folder, begun = begin_training(*work, resume=resume, fresh=fresh)
     architecture = None if arch is None else _load_architecture(arch, config)
-    folder = out or config.folder
-    check_run_folder(folder, resume=resume, fresh=fresh)
-    split_cpu(config.train.batch_size)
 
     from mpcvit.train.supervised import train as stage
 
-    _tell(
-        run_training(stage, config, folder, architecture=architecture, start=begun, resume=resume),
-        folder,
-        as_json,
-    )
+    known = {"architecture": architecture, "start": begun, "resume": resume}
+    _tell(run_training(stage, config, folder, **known), folder, as_json)
 
 
 @app.command()
@@ -85,34 +78,21 @@ def retrain(
     Example: mpcvit retrain digits --arch arch.json --teacher
     runs/digits/model.safetensors --out runs/retrained
     """
-    begun = load_start(start)
-    config = load_config(config_file, settings_from(begun, config_file, data, overrides))
+    work = config_file, start, data, overrides, out
+    config, folder, begun = begin_training(*work, resume=resume, fresh=fresh)
     architecture = _load_architecture(arch, config)
-    folder = out or config.folder
-    check_run_folder(folder, resume=resume, fresh=fresh)
-    split_cpu(config.train.batch_size)
 
     from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.train.distilled import retrain as stage
 
-    checkpoint = run_training(
-        stage,
-        config,
-        folder,
-        architecture=architecture,
-        teacher=Checkpoint.load(teacher),
-        start=begun,
-        resume=resume,
-    )
-    _tell(checkpoint, folder, as_json)
+    known = {"architecture": architecture, "start": begun, "resume": resume}
+    taught = run_training(stage, config, folder, teacher=Checkpoint.load(teacher), **known)
+    _tell(taught, folder, as_json)
 
 
-def _load_architecture(path: Path, config: "Config") -> "Architecture":
-    from mpcvit.artifacts.architecture import Architecture
-    from mpcvit.artifacts.resolve import validate
-
-    architecture, model = Architecture.load(path), config.model
-    validate(model, architecture)
+def _load_architecture(path: Path, config: Config) -> Architecture:
+    architecture = Architecture.load(path)
+    validate(config.model, architecture)
     return architecture
 
 

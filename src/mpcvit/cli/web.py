@@ -3,8 +3,9 @@
 import html
 import tempfile
 import webbrowser
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,10 +21,6 @@ from mpcvit.cli.hosts import (
     Wait,
 )
 from mpcvit.storage import write_text
-
-if TYPE_CHECKING:
-    from mpcvit.secure.parties.events import Progress, TakeAnswer
-    from mpcvit.secure.result import RunResult
 
 
 @app.command("app")
@@ -62,21 +59,16 @@ def open_page(
     settings = load_profile(profile or default_profile(dealer))
     require_for_two_hosts(settings, [resolve(server)[0]], insecure_first_party=insecure_first_party)
     find_dealer(settings, dealer, dealer_key, load_credentials(tls, CLIENT))
-
-    def classify(pictures: list[Path], progress: "Progress", answered: "TakeAnswer") -> "RunResult":
-        return predict(
-            pictures,
-            server=server,
-            tls=tls,
-            profile=settings,
-            dealer=dealer,
-            dealer_key=dealer_key,
-            wait_s=wait,
-            insecure_first_party=insecure_first_party,
-            progress=progress,
-            answered=answered,
-        )
-
+    classify = partial(
+        predict,
+        server=server,
+        tls=tls,
+        profile=settings,
+        dealer=dealer,
+        dealer_key=dealer_key,
+        wait_s=wait,
+        insecure_first_party=insecure_first_party,
+    )
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:  # readable to this user alone
         desk = Desk(classify, Path(name))
         try:

@@ -46,11 +46,7 @@ class Plan:
                 raise UserError(f"a ratio must lie in [0, 1], not be {ratio:g}")
         if not self.found:
             raise UserError("give at least one ratio or one budget")
-        if not self.profile.network.is_emulated:
-            raise UserError(
-                "the profile names no network to price and to measure through; "
-                "take one, as semi2k-dealer-wan"
-            )
+        self.profile.require_network()
         known = _baselines()
         for name in self.baselines:
             if name not in known:

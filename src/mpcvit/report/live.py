@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -19,13 +19,17 @@ from rich.progress import (
 )
 
 from mpcvit.artifacts.provenance import judged_by
+from mpcvit.progress import Progress as Report
 from mpcvit.train.loop import EpochEvent, StepEvent
 
 # Bars go to standard error, so that standard output holds results alone.
 console = Console(stderr=True)
-
-
 LINE_EVERY_S = 10.0
+
+
+def tell(sentence: str) -> None:
+    """Say something beside the results, as a line of its own."""
+    console.print(sentence, highlight=False, soft_wrap=True)
 
 
 class _Progress(Progress):
@@ -52,7 +56,7 @@ class _Progress(Progress):
             shown = [task for task in tasks if not task.finished] or tasks[-1:]
             if shown:
                 line = ", ".join(_describe(task) for task in shown)
-                console.print(line, highlight=False, soft_wrap=True)
+                tell(line)
 
 
 def _describe(task: Task) -> str:
@@ -81,7 +85,7 @@ def _progress(*extra: ProgressColumn) -> Progress:
 
 
 @contextmanager
-def counting() -> Iterator[Callable[[str, int, int], None]]:
+def counting() -> Iterator[Report]:
     """Show (what, done, total) as bars, one for each `what`."""
     tasks: dict[str, TaskID] = {}
     with _progress() as progress:
@@ -138,7 +142,7 @@ class LiveProgress:
             loss, top1 = row[f"{split}_loss"], row[f"{split}_top1"]
             line += f"  {split} loss {loss:.4f}  top-1 {100 * top1:.2f} %"
         line += f"  {row['images_per_s']:,.0f} images/s, {100 * row['input_wait']:.0f} % input"
-        console.print(line, highlight=False, soft_wrap=True)
+        tell(line)
 
 
 class WholeProgress:
@@ -160,7 +164,7 @@ class WholeProgress:
     def begin(self, name: str) -> None:
         done = int(self._progress.tasks[0].completed)
         self._progress.update(self._whole, description=name)
-        console.print(f"step {done + 1} of {self._steps}: {name}", highlight=False)
+        tell(f"step {done + 1} of {self._steps}: {name}")
 
     def end(self) -> None:
         for part in self._parts.values():

@@ -16,10 +16,10 @@ from typing import Any
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.data import decode_image
 from mpcvit.errors import UserError
-from mpcvit.secure.parties.events import Progress, TakeAnswer
 from mpcvit.secure.result import ImageAnswer, RunResult, refusal
 
-Classify = Callable[[list[Path], Progress, TakeAnswer], RunResult]
+Classify = Callable[..., RunResult]
+"""Takes pictures, `progress` and `answered`, as `mpcvit.predict` does."""
 
 MOST_BYTES = 32_000_000  # of one picture's file
 MOST_HELD_BYTES = 512_000_000  # of all that have no answer yet
@@ -159,7 +159,11 @@ class Desk:
         """Classify pictures in one session; a picture that the session refuses is left out."""
         links = [self._link(picture) for picture in own]
         try:
-            result = self._classify(links, self._progressed, lambda i, a: self._answered(own[i], a))
+            result = self._classify(
+                links,
+                progress=self._progressed,
+                answered=lambda index, answer: self._answered(own[index], answer),
+            )
             self._finish(own, result)
         except _StoppedError:
             return

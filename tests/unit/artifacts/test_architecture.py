@@ -143,5 +143,5 @@ def test_refuses_bad_files(text, message):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(UserError, match="cannot read the architecture"):
+    with pytest.raises(UserError, match="there is no architecture"):
         Architecture.load(tmp_path / "none.json")

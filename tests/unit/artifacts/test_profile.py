@@ -8,9 +8,9 @@ from mpcvit.artifacts.profile import (
     NetworkLink,
     Profile,
     load_profile,
-    shipped_profiles,
 )
 from mpcvit.artifacts.protocols import PROTOCOLS, Dealer
+from mpcvit.artifacts.shipped import PROFILES, shipped_names
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 
@@ -25,7 +25,7 @@ def refused(tmp_path, text):
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", shipped_profiles())
+@pytest.mark.parametrize("name", shipped_names(PROFILES))
 def test_every_shipped_profile(name):
     profile = load_profile(name)
     assert load_profile(f"profiles/{name}.toml") == profile

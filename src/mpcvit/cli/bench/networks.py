@@ -27,7 +27,7 @@ from mpcvit.cli.bench.tables import (
 )
 from mpcvit.cli.options import AnyModelFile, AsJson, ConfigFile, DataFolder
 from mpcvit.cli.run import ProfileName
-from mpcvit.cli.running import load_test_images
+from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_pairs
 
 
@@ -202,7 +202,7 @@ def agreement(
     with counting() as progress:
         row = bench_agreement(
             model,
-            load_test_images(model, data, progress),
+            load_images(model, data, "test", progress),
             settings,
             images=images,
             batch_size=batch_size,

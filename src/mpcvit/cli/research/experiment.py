@@ -110,7 +110,7 @@ def experiment(
 
     from mpcvit.experiments.run import run_experiment
     from mpcvit.experiments.store import RunStore
-    from mpcvit.report.live import console
+    from mpcvit.report.live import tell
     from mpcvit.train.loop import StoppedError
 
     store = RunStore(
@@ -121,20 +121,16 @@ def experiment(
         price=_prices(latency, profile, runs / config.name / "prices"),
         watch=_watch,
     )
-    folder = out or Path("results") / config.name
+    folder, numbers = out or Path("results") / config.name, parse_whole_numbers(seeds, "--seeds")
     if judge_by_test:
-        _judge_by_test(wanted, store, parse_whole_numbers(seeds, "--seeds"), folder, as_json)
+        _judge_by_test(wanted, store, numbers, folder, as_json)
         return
     try:
         summaries, means = run_experiment(
-            wanted,
-            store,
-            parse_whole_numbers(seeds, "--seeds"),
-            folder,
-            only_finished=only_finished,
+            wanted, store, numbers, folder, only_finished=only_finished
         )
     except StoppedError as stopped:
-        console.print(f"{stopped}; the same command goes on", highlight=False, soft_wrap=True)
+        tell(f"{stopped}; the same command goes on")
         raise typer.Exit(130) from None
     if not summaries and not means:
         raise UserError(f"{runs / config.name} holds no finished run of {wanted.name}")
@@ -215,28 +211,23 @@ def _prices(latency: Path | None, profile: str, folder: Path) -> "Price":
     """Return the prices of a file, for every model of its shape, or measured ones."""
     from mpcvit.artifacts.latency import LatencyTable
     from mpcvit.pipeline.prices import measured_prices
-    from mpcvit.report.live import console
+    from mpcvit.report.live import tell
 
     if latency is not None:
         table = LatencyTable.load(latency)
         return lambda model: table
     settings = load_profile(profile)
-    if not settings.network.is_emulated:
-        raise UserError(
-            f"profile {profile!r} names no network to price; take one, as semi2k-dealer-wan"
-        )
-
-    def tell(what: str, done: int, total: int) -> None:
-        console.print(f"{what} {done} of {total}", highlight=False)
-
-    return measured_prices(folder, settings, tell)
+    settings.require_network()
+    return measured_prices(
+        folder, settings, lambda what, done, total: tell(f"{what} {done} of {total}")
+    )
 
 
 @contextmanager
 def _watch(name: str) -> "Iterator[Sequence[Observer]]":
-    from mpcvit.report.live import LiveProgress, console
+    from mpcvit.report.live import LiveProgress, tell
     from mpcvit.report.runs import FigureWriter
 
-    console.print(name, highlight=False)
+    tell(name)
     with LiveProgress() as live:
         yield (live, FigureWriter())

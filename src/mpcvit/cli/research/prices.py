@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from mpcvit.artifacts.architecture import Architecture
-from mpcvit.artifacts.config import Config, ModelConfig, SearchConfig, load_config
+from mpcvit.artifacts.config import ModelConfig, SearchConfig, load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.shipped import CONFIGS, shipped_names
 from mpcvit.cli import app, complete
-from mpcvit.cli.options import AsJson, Overrides, configure
+from mpcvit.cli.options import AsJson, Overrides
 from mpcvit.cli.run import BatchSize, ProfileName
 from mpcvit.cli.show import print_json, print_table
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
@@ -65,7 +65,7 @@ def estimate(
     )
     known = None if source.suffix == ".toml" else read_network(source)
     if known is None:
-        model = configure(source, None, overrides).model
+        model = load_config(source, overrides or ()).model
         if out is not None:
             stage(model, network).save(out)
         networks = {
@@ -82,19 +82,18 @@ def estimate(
     for lowered, (name, architecture) in product(forms, networks.items()):
         if known is None and lowered and KINDS[name] not in LOWERED_KINDS:
             continue
-        found = forecast(
-            model, architecture, lowered=lowered, network=network, batch_size=batch_size
-        )
+        work = {"lowered": lowered, "network": network, "batch_size": batch_size}
+        expected = forecast(model, architecture, **work)
         rows.append(
             {
                 "attention": name,
-                "form": found.form,
-                "exchanges": found.exchanges,
-                "sent_mb": found.sent_bytes / 1e6,
-                "modelled_s": found.seconds - found.compute_s,
-                "compute_s": found.compute_s,
-                "seconds": found.seconds,
-                "memory_gb": found.memory_bytes / 1e9,
+                "form": expected.form,
+                "exchanges": expected.exchanges,
+                "sent_mb": expected.sent_bytes / 1e6,
+                "modelled_s": expected.seconds - expected.compute_s,
+                "compute_s": expected.compute_s,
+                "seconds": expected.seconds,
+                "memory_gb": expected.memory_bytes / 1e9,
             }
         )
     if as_json:
@@ -163,10 +162,7 @@ def profile_latency(
     settings = load_profile(profile)
     # as in a party's process, before SPU starts: threads that wait would count as computing
     os.environ.setdefault(THREADS_VARIABLE, str(threads_of_party(settings.protocol.parties)))
-    if not settings.network.is_emulated:
-        raise UserError(
-            f"profile {profile!r} names no network to price; take one, as semi2k-dealer-wan"
-        )
+    settings.require_network()
 
     from mpcvit.artifacts.resolve import fewer_tokens, made_explicit
     from mpcvit.bench.latency import (
@@ -180,13 +176,15 @@ def profile_latency(
     from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.report.live import counting
 
+    is_config = source.suffix == ".toml" or str(source) in shipped_names(CONFIGS)
+    config = load_config(source, overrides or ()) if is_config else None
     with counting() as progress:
         if source.is_dir():
             program = SecureProgram.load(source)
             model = program.model
             wanted = wanted or _kinds_of(program.architecture)
             table = measure_lowered_latency(program, settings, wanted, progress)
-        elif (config := _config_of(source, overrides)) and not config.search.is_the_papers:
+        elif config is not None and not config.search.is_the_papers:
             config.require_searchable()
             model, wanted = config.model, wanted or (config.search.kept, config.search.replacement)
             references = [read_reference(path) for path in ([like] if like else EXAMPLES)]
@@ -226,13 +224,6 @@ def profile_latency(
     if settings.warning:
         print(settings.warning)
     print(f"written to {out}")
-
-
-def _config_of(source: Path, overrides: list[str] | None) -> Config | None:
-    """Return a configuration, or None if the source is none."""
-    if source.suffix == ".toml" or str(source) in shipped_names(CONFIGS):
-        return load_config(source, overrides or ())
-    return None
 
 
 def _kinds_of(architecture: Architecture) -> tuple[Kind, ...]:

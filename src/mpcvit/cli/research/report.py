@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson
 from mpcvit.cli.search import LatencyFile
 from mpcvit.cli.show import print_json, print_table
+from mpcvit.errors import UserError
+
+if TYPE_CHECKING:
+    from mpcvit.report.charts.chart import Chart
 
 
 @app.command()
@@ -53,29 +58,19 @@ def report(
 
     Example: mpcvit report runs/digits results/secure --out report.html --figures figures
     """
-    from mpcvit.artifacts.latency import LatencyTable
-    from mpcvit.errors import UserError
-    from mpcvit.experiments.published import published_trade_offs
-    from mpcvit.report.collect import collect
-    from mpcvit.report.figures import write_figures
-    from mpcvit.report.live import counting
-    from mpcvit.report.page import make_sections, write_page
-
     if docs:
         _write_docs(Path(), as_json)
         return
     if not places:
         raise UserError("name at least one run, record or table; or use --docs")
+    from mpcvit.report.figures import write_figures
+    from mpcvit.report.live import counting
+
     table = None if latency is None else LatencyTable.load(latency)
+    charts, skipped = write_report(places, out, title=title, published=published, latency=table)
     with counting() as progress:
-        collected = collect(places, table, progress)
-        if collected.is_empty:
-            raise UserError("none of these places holds a run, a record or a table")
-        sections = make_sections(collected, published_trade_offs() if published else [])
-        write_page(out, collected, sections, title=title, progress=progress)
-        charts = [chart for section in sections for chart in section.charts]
         drawn = [] if figures is None else write_figures(figures, charts, progress)
-    for reason in collected.skipped:
+    for reason in skipped:
         typer.echo(f"left out: {reason}", err=True)
     if as_json:
         print_json(
@@ -83,7 +78,7 @@ def report(
                 "report": str(out),
                 "charts": [chart.id for chart in charts],
                 "figures": [str(path) for path in drawn],
-                "skipped": list(collected.skipped),
+                "skipped": list(skipped),
             }
         )
         return
@@ -106,19 +101,26 @@ def _write_docs(root: Path, as_json: bool) -> None:
 
 
 def write_report(
-    places: Sequence[Path], page: Path, *, title: str, published: bool = True
-) -> list[str]:
-    """Write the page of another command's results, and return the names of its charts."""
+    places: Sequence[Path],
+    page: Path,
+    *,
+    title: str,
+    published: bool = True,
+    latency: LatencyTable | None = None,
+) -> "tuple[list[Chart], tuple[str, ...]]":
+    """Write a page of runs, and return its charts, and what was left out and why."""
     from mpcvit.experiments.published import published_trade_offs
     from mpcvit.report.collect import collect
     from mpcvit.report.live import counting
     from mpcvit.report.page import make_sections, write_page
 
     with counting() as progress:
-        collected = collect(places, progress=progress)
+        collected = collect(places, latency, progress)
+        if collected.is_empty:
+            raise UserError("none of these places holds a run, a record or a table")
         sections = make_sections(collected, published_trade_offs() if published else [])
         write_page(page, collected, sections, title=title, progress=progress)
-    return [chart.id for section in sections for chart in section.charts]
+    return [chart for section in sections for chart in section.charts], collected.skipped
 
 
 @app.command()
@@ -144,8 +146,6 @@ def compare(
 
     Example: mpcvit compare runs/teacher runs/mpcvit-0.5
     """
-    from mpcvit.artifacts.latency import LatencyTable
-    from mpcvit.errors import UserError
     from mpcvit.report.charts.trade_off import TradeOff, trade_off_chart
     from mpcvit.report.figures import write_figure
     from mpcvit.report.networks import best_trade_offs, read_networks
