@@ -1,11 +1,9 @@
 """How large the values of a network become: none may leave what the engine holds."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
@@ -13,14 +11,13 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import EngineSettings, largest_safe
 from mpcvit.lowering.fold import Weights
-from mpcvit.lowering.jaxpr_walk import RecordedValue, record_values
-from mpcvit.lowering.network import block, embed, head
+from mpcvit.lowering.jaxpr_walk import RecordedValue, run_in_numpy
+from mpcvit.lowering.network import network_parts
 from mpcvit.lowering.sites import Functions
 
 _PRODUCTS = ("mul", "dot_general")
 _CLIP = 8  # that is offered; norms of trained networks rarely give more
 
-_Stage = Callable[[Weights, Array], Array]
 StageValues = dict[str, list[RecordedValue]]
 """What the products of each stage gave."""
 
@@ -33,21 +30,21 @@ def stage_values(
     images: np.ndarray,
 ) -> StageValues:
     """Return the products of a lowered network, stage by stage."""
-    stages: dict[str, tuple[str, _Stage]] = {
-        "the embedding": ("embed", partial(embed, config, architecture, functions)),
-        **{
-            f"block {index}": (
-                f"blocks_{index}",
-                partial(block, config, architecture, index, functions),
-            )
-            for index in range(config.depth)
-        },
-        "the head": ("head", partial(head, config, architecture, functions)),
-    }
-    x, found = jnp.asarray(images), {}
-    for name, (part, function) in stages.items():
-        x, found[name] = record_values(function, weights[part], x, only=_PRODUCTS, compiled=False)
-    return found
+    x: Any = images
+    values: StageValues = {}
+    for part in network_parts(config, architecture, functions):
+        products = values[part.name] = []
+
+        def note(operation: str, value: Any, products: list[RecordedValue] = products) -> Any:
+            if operation in _PRODUCTS:
+                largest = float(np.abs(value).max(initial=0.0))
+                products.append(
+                    RecordedValue(operation=operation, largest=largest, size=value.size)
+                )
+            return value
+
+        x = run_in_numpy(part.function, weights[part.weights], x, visit=note)
+    return values
 
 
 def count_products(values: StageValues, images: int) -> float:

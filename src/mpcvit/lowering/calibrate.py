@@ -1,18 +1,20 @@
 """Calibration: the ranges of values that the exact network gives on real images."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.lowering.fold import Weights
-from mpcvit.lowering.network import forward
-from mpcvit.lowering.out_of_range import Tap
+from mpcvit.lowering.jaxpr_walk import run_in_numpy
+from mpcvit.lowering.network import NetworkPart, network_parts
+from mpcvit.lowering.out_of_range import SeenRanges, watch_ranges
 from mpcvit.lowering.sites import Functions, Plan, Range, exact_functions
 
-_BATCH = 64  # of whatever runs over images, so that they share compiled operations
+_BATCH = 64  # images at a time, which bounds the memory
 _GREYS = (0, 64, 128, 192, 255)
 _SQUARES = (1, 2, 4, 8)
 _RANDOM = 4  # of each kind
@@ -28,10 +30,9 @@ def calibrate(
     progress: Progress = lambda what, done, total: None,
 ) -> tuple[dict[str, Range], np.ndarray]:
     """Run the exact network over normalised images; return ranges by label, and its logits."""
-    exact = exact_functions(config, architecture)
-    taps = {label: Tap(function) for label, function in exact.items()}
-    logits = compute_logits(config, architecture, taps, weights, images, progress)
-    return {label: tap.range() for label, tap in taps.items() if tap.seen}, logits
+    exact, seen = watch_ranges(exact_functions(config, architecture))
+    logits = compute_logits(config, architecture, exact, weights, images, progress, seen)
+    return seen.ranges(), logits
 
 
 def compute_logits(
@@ -41,17 +42,24 @@ def compute_logits(
     weights: Weights,
     images: np.ndarray,
     progress: Progress = lambda what, done, total: None,
+    seen: SeenRanges | None = None,
 ) -> np.ndarray:
-    """Return the logits of images, operation by operation.
+    """Return the logits of images, computed by NumPy part by part."""
+    parts = network_parts(config, architecture, functions)
 
-    Layers and candidate networks have most operations in common, and each is
-    compiled once; as one program, every network would be compiled anew.
-    """
+    def watched(part: NetworkPart, own: Any, x: Any) -> tuple[Any, Any]:
+        result = part.function(own, x)
+        return result, seen.take() if seen else {}
+
     logits = []
     for start in range(0, len(images), _BATCH):
-        batch = jnp.asarray(images[start : start + _BATCH])
-        logits.append(np.asarray(forward(config, architecture, functions, weights, batch)))
-        progress("calibrating", start + len(batch), len(images))
+        x: Any = images[start : start + _BATCH]
+        for part in parts:
+            x, met = run_in_numpy(partial(watched, part), weights[part.weights], x)
+            if seen:
+                seen.note(met)
+        logits.append(x)
+        progress("calibrating", start + len(x), len(images))
     return np.concatenate(logits)
 
 

@@ -207,7 +207,7 @@ def _assured(plan: Plan, widest: Mapping[str, float]) -> tuple[str, ...]:
 
 def _doubt(program: SecureProgram, images: np.ndarray, exact: np.ndarray) -> float:
     """Return by how much a program's leads were off, where it gives an answer at all."""
-    judgement, rows = program.judge(images), np.arange(len(exact))
+    judgement, rows = program.judge_all(images), np.arange(len(exact))
     best = judgement.logits.argmax(axis=1)
     lead = judgement.logits[rows, best][:, None] - judgement.logits
     error = np.abs(lead - (exact[rows, best][:, None] - exact)).max(axis=1)
@@ -216,13 +216,9 @@ def _doubt(program: SecureProgram, images: np.ndarray, exact: np.ndarray) -> flo
 
 def _agreement(program: SecureProgram, images: np.ndarray, exact: np.ndarray) -> tuple[int, int]:
     """Return how many images get the network's class, and how many leave an interval."""
-    agreeing, left = 0, 0
-    for start in range(0, len(images), _JUDGED):
-        judgement = program.judge(images[start : start + _JUDGED])
-        expected = exact[start : start + _JUDGED].argmax(axis=1)
-        agreeing += int((judgement.logits.argmax(axis=1) == expected).sum())
-        left += int((~judgement.within).sum())
-    return agreeing, left
+    judgement = program.judge_all(images)
+    agreeing = judgement.logits.argmax(axis=1) == exact.argmax(axis=1)
+    return int(agreeing.sum()), int((~judgement.within).sum())
 
 
 def _reach(program: SecureProgram, images: np.ndarray) -> tuple[float, tuple[str, ...]]:
@@ -230,7 +226,7 @@ def _reach(program: SecureProgram, images: np.ndarray) -> tuple[float, tuple[str
     reach = 0.0
     for factor in _CONTRASTS:
         stronger = images * factor
-        if not program.judge(stronger).within.all():
+        if not program.judge_all(stronger).within.all():
             counts = program.count_out_of_range(stronger)
             return reach, tuple(label for label, (outside, _) in counts.items() if outside)
         reach = factor
@@ -239,7 +235,7 @@ def _reach(program: SecureProgram, images: np.ndarray) -> tuple[float, tuple[str
 
 def _verdicts(program: SecureProgram, images: np.ndarray, exact: np.ndarray) -> list[str]:
     """Return what a private run makes of pictures, compared with the network itself."""
-    judgement = program.judge(images)
+    judgement = program.judge_all(images)
     same = judgement.logits.argmax(axis=1) == exact.argmax(axis=1)
     words = []
     for index in range(len(images)):

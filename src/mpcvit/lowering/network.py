@@ -4,6 +4,8 @@ Written for few exchanges, and for nothing else: these very functions are
 compiled for SPU, calibrated, and run as the plaintext emulation.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -113,6 +115,37 @@ def head(
     return pooled @ weights["kernel"] + weights["bias"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class NetworkPart:
+    """The embedding, a block or the head."""
+
+    name: str
+    weights: str  # where its weights are
+    function: Callable[[Weights, Array], Array]
+
+
+def network_parts(
+    config: ModelConfig, architecture: Architecture, functions: Functions
+) -> list[NetworkPart]:
+    """Return the parts of a network, in the order in which they run."""
+    common = (config, architecture)
+    blocks = [
+        NetworkPart(
+            name=f"block {index}",
+            weights=f"blocks_{index}",
+            function=partial(block, *common, index, functions),
+        )
+        for index in range(config.depth)
+    ]
+    return [
+        NetworkPart(
+            name="the embedding", weights="embed", function=partial(embed, *common, functions)
+        ),
+        *blocks,
+        NetworkPart(name="the head", weights="head", function=partial(head, *common, functions)),
+    ]
+
+
 def forward(
     config: ModelConfig,
     architecture: Architecture,
@@ -121,10 +154,10 @@ def forward(
     images: Array,
 ) -> Array:
     """Compute the whole network on a batch of normalised images."""
-    x = embed(config, architecture, functions, weights["embed"], images)
-    for index in range(config.depth):
-        x = block(config, architecture, index, functions, weights[f"blocks_{index}"], x)
-    return head(config, architecture, functions, weights["head"], x)
+    x = images
+    for part in network_parts(config, architecture, functions):
+        x = part.function(weights[part.weights], x)
+    return x
 
 
 def _linear(x: Array, weights: Weights) -> Array:

@@ -67,25 +67,44 @@ def invert_watched(functions: Sequence[Function], arrays: Sequence[Array]) -> li
 
 
 @dataclass
-class Tap:
-    """An exact function that remembers what it was given."""
+class SeenRanges:
+    """What watched functions were given, by label: arrays of one call, and their ranges so far."""
 
-    function: Callable[[Array], Array]
-    seen: list[np.ndarray] = field(default_factory=list)
+    arrays: dict[str, list[Array]] = field(default_factory=dict)
+    shares: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
-    def __call__(self, x: Array) -> Array:
-        values = np.asarray(x).ravel()
-        self.seen.append(np.quantile(values, [0.0, 1.0, _LOW_SHARE]))
-        return self.function(x)
+    def take(self) -> dict[str, list[Array]]:
+        """Return the arrays since the last call of this."""
+        arrays, self.arrays = self.arrays, {}
+        return arrays
 
-    def range(self) -> Range:
-        """Return the range of everything that the function was given."""
-        seen = np.stack(self.seen)
-        return Range(
-            low=float(seen[:, 0].min()),
-            high=float(seen[:, 1].max()),
-            low_share=float(np.median(seen[:, 2])),
-        )
+    def note(self, arrays: dict[str, list[np.ndarray]]) -> None:
+        """Remember the ranges of arrays."""
+        for label, met in arrays.items():
+            self.shares.setdefault(label, []).extend(
+                np.quantile(values, [0.0, 1.0, _LOW_SHARE]) for values in met
+            )
+
+    def ranges(self) -> dict[str, Range]:
+        """Return the range of everything that each function was given."""
+        return {
+            label: Range(
+                low=float(min(low for low, _, _ in shares)),
+                high=float(max(high for _, high, _ in shares)),
+                low_share=float(np.median([share for _, _, share in shares])),
+            )
+            for label, shares in self.shares.items()
+        }
+
+
+def watch_ranges(functions: Functions) -> tuple[dict[str, Function], SeenRanges]:
+    """Return the same functions, and what they are given."""
+    seen = SeenRanges()
+
+    def watched(label: str, function: Function) -> Function:
+        return Watched(function, lambda x: seen.arrays.setdefault(label, []).append(x))
+
+    return {label: watched(label, function) for label, function in functions.items()}, seen
 
 
 def count_out_of_range(functions: Functions) -> tuple[dict[str, Function], dict[str, Any]]:

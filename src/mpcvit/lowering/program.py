@@ -45,6 +45,7 @@ from mpcvit.storage import read_json, replacing_folder
 
 Shapes = dict[str, tuple[int, ...]]
 _WEIGHTS = "weights.safetensors"
+_BATCH = 64  # images of which `judge_all` judges many
 _MOST_SCRIPTS = 16  # that one program carries
 
 
@@ -231,6 +232,22 @@ class SecureProgram:
             bounded=np.abs(logits).max(axis=1) <= bound,
             close=lead < trust.doubt,
             is_guarded=trust.guard,
+        )
+
+    def judge_all(self, images: np.ndarray) -> Judgement:
+        """Judge images in batches of one size, for which the network is compiled once."""
+        batches = (images[start : start + _BATCH] for start in range(0, len(images), _BATCH))
+        parts = [self.judge(np.resize(batch, (_BATCH, *batch.shape[1:]))) for batch in batches]
+
+        def joined(name: str) -> np.ndarray:
+            return np.concatenate([getattr(part, name) for part in parts])[: len(images)]
+
+        return replace(
+            parts[0],
+            logits=joined("logits"),
+            within=joined("within"),
+            bounded=joined("bounded"),
+            close=joined("close"),
         )
 
     def preprocess(self, images: Sequence[str | Path | np.ndarray]) -> np.ndarray:
