@@ -1,5 +1,7 @@
 """A trained model on real images: the private answer is the plain one."""
 
+import pytest
+
 from mpcvit.artifacts.config import load_config
 from mpcvit.classifier import Classifier
 from mpcvit.data import load_dataset
@@ -10,6 +12,7 @@ from tests.configs import TINY
 IMAGES = 64
 
 
+@pytest.mark.long
 def test_top1_agrees(tmp_path):
     config = load_config(TINY)
     model = config.model

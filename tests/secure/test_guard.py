@@ -15,6 +15,7 @@ from mpcvit.lowering.out_of_range import Trust
 from mpcvit.lowering.sites import HEAD_NORM
 from mpcvit.make_program import with_guard
 from mpcvit.secure.result import RefusedError
+from tests.marks import mostly_long
 from tests.models import random_pixels, small_checkpoint, small_config
 
 
@@ -49,7 +50,7 @@ def test_what_left_an_interval_gets_no_answer(program, reveal):
         _ = found.predictions
 
 
-@pytest.mark.parametrize("profile", ["cheetah", "aby3"])
+@pytest.mark.parametrize("profile", mostly_long(["cheetah", "aby3"], "aby3"))
 def test_other_protocols_refuse_it_too(profile):
     """One picture leaves an interval; the other stays inside, and keeps its answer."""
     program = lowered_for(profile)

@@ -33,6 +33,7 @@ from mpcvit.secure.components import Component
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.spu.stages import cut_lowered
 from tests import reference
+from tests.marks import mostly_long
 from tests.models import (
     ENDS,
     random_pixels,
@@ -83,14 +84,17 @@ def every_mlp_form(block):
     return lowered(Architecture(layers=(mixed,)), block=block, pooling=Pooling.MEAN)
 
 
-@pytest.mark.parametrize("block", BlockForm)
+@pytest.mark.parametrize("block", mostly_long(BlockForm, BlockForm.LITE))
 def test_private_and_emulated_logits_agree(block):
     program = every_mlp_form(block)
     result, expected = run(program, count=2, batch_size=2)
     assert_close(result.logits, expected, FXP26)
 
 
-@pytest.mark.parametrize("end", ["class and mean beside extra tokens", "norm of the mean"])
+@pytest.mark.parametrize(
+    "end",
+    mostly_long(["class and mean beside extra tokens", "norm of the mean"], "norm of the mean"),
+)
 def test_other_ends(end):
     """Each also with a norm after the embedding, as CLIP has it."""
     architecture = Architecture.uniform(K.SCALING, depth=1, heads=3)
@@ -343,7 +347,7 @@ POLYNOMIAL = {
 }
 
 
-@pytest.mark.parametrize("block", BlockForm)
+@pytest.mark.parametrize("block", mostly_long(BlockForm, BlockForm.LITE))
 def test_constant_norms_and_parabolas_take_no_exchange_but_a_square(block):
     architecture = Architecture.uniform(K.SCALING, depth=3, heads=3)
     program = lowered(architecture, block=block, **POLYNOMIAL)

@@ -138,6 +138,7 @@ def test_the_command_forecasts_networks_and_models():
     assert read_network(SHIPPED / "log.jsonl") is None
 
 
+@pytest.mark.long
 def test_forecasts_stand_beside_runs(monkeypatch, tmp_path):
     from mpcvit.bench import sessions as bench
 

@@ -19,6 +19,7 @@ from mpcvit.bench.networks import paper_networks, random_checkpoint, random_imag
 from mpcvit.model.vit import ViT
 from tests.command import invoke
 from tests.configs import TINY
+from tests.marks import mostly_long
 
 
 class Plain:
@@ -80,7 +81,7 @@ class _Unchanged:
         pass
 
 
-@pytest.mark.parametrize("attention", peers.NETWORKS)
+@pytest.mark.parametrize("attention", mostly_long(peers.NETWORKS, "relu_softmax"))
 @pytest.mark.parametrize(
     "changes",
     [{}, {"block": BlockForm.PRE, "qkv_bias": True, "pooling": Pooling.MEAN}],

@@ -17,11 +17,12 @@ from mpcvit.lowering.program import PublicProgram, SecureProgram
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.spu.stages import stage_network
+from tests.marks import mostly_long
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.pictures import pictures, samples
 
 
-@pytest.fixture(scope="module", params=["softmax", "mpcvit"])
+@pytest.fixture(scope="module", params=mostly_long(["softmax", "mpcvit"], "mpcvit"))
 def shipped(request):
     program = SecureProgram.load(model_in(SHIPPED, request.param, "lowered"))
     classifier = Classifier(Checkpoint.load(model_in(SHIPPED, request.param, "plain")))

@@ -11,6 +11,7 @@ from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.model.vit import Attention, Embed, ViT
 from tests import reference
+from tests.marks import mostly_long
 from tests.models import ENDS, perturbed_parameters, random_images, rows_of_every_kind, small_config
 from tests.tolerances import F32, assert_close
 
@@ -228,7 +229,7 @@ def test_foreign_architecture_is_refused():
         ViT(config, architecture).init(jax.random.key(0), random_images(config, 1))
 
 
-@pytest.mark.parametrize("kind", K.KINDS.values(), ids=str)
+@pytest.mark.parametrize("kind", mostly_long(K.KINDS.values(), K.SOFTMAX, K.XNORM))
 def test_bfloat16_stays_near_float32(kind):
     config = small_config(attention_eps=1e-5)
     architecture = uniform(config, kind)

@@ -57,6 +57,7 @@ def test_a_stopped_search_resumes_to_the_same_alpha(tmp_path, dataset, monkeypat
     assert list(movement.lines[0].get_xdata()) == [row["epoch"] for row in rows]
 
 
+@pytest.mark.long
 def test_another_latency_is_another_search(tmp_path, dataset):
     config = configure("search.epochs=1")
     search(config, dataset, tmp_path, latency=estimate(config.model))

@@ -143,6 +143,7 @@ def test_layer_norms_turn_into_batch_norms_gradually(dataset, tmp_path):
     assert gradual.parameter_digest != at_once.parameter_digest
 
 
+@pytest.mark.long
 def test_a_trained_network_is_lowered(trained, dataset):
     """One layer norm is all that is left to approximate."""
     checkpoint, _ = trained
