@@ -118,6 +118,25 @@ def test_a_file_of_answers_serves_new_pictures(model, pictures, asked, tmp_path)
     assert len(again.stdout.splitlines()) == 4
 
 
+def test_an_answer_to_a_picture_that_has_changed_is_not_kept(model, pictures, asked, tmp_path):
+    """It waited in a queue, say, and its file was written anew before it was read."""
+    file, first = tmp_path / "answers.jsonl", pictures / "0.png"
+    content, images_of = first.read_bytes(), secure_run.list_images
+    arguments = ("run", model, pictures, *SIMULATE, "--answers", file)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def change(images):
+            Image.fromarray(255 - PIXELS[0]).save(first)
+            return images_of(images)
+
+        patch.setattr(secure_run, "list_images", change)
+        message = invoke(*arguments, code=2).stderr
+    assert f"{first} has changed while the command ran" in message
+    first.write_bytes(content)  # what the digest was of
+    invoke(*arguments, "--resume")
+    assert asked == [3, 1]
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

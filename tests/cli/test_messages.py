@@ -59,13 +59,14 @@ def test_top5_is_shown_where_it_says_something(classes, shown, monkeypatch, tmp_
     config = load_config(TINY, [f"model.classes={classes}"]).model
     model = random_checkpoint(config, Architecture.uniform(table.SCALING, depth=2, heads=2))
     model.save(tmp_path / "model.safetensors")
-    found = Evaluation(images=8, top1=0.5, top5=1.0, loss=1.0, seconds=1.0)
+    found = Evaluation(images=8, top1=0.5, top5=1.0, loss=1.0, seconds=1.0, stray=2)
     split = type("Split", (), {"matching": "matched by name"})
     monkeypatch.setattr(models, "load_images", lambda *_: split)
     monkeypatch.setattr(evaluate, "evaluate_checkpoint", lambda *_: found)
     output = invoke("evaluate", tmp_path / "model.safetensors").output
     assert ("top-5" in output) is shown
     assert "top-1" in output
+    assert "of 2 images the network gives no numbers" in output
 
 
 def test_equal_layers_share_a_line():

@@ -114,6 +114,7 @@ def answer_pictures(
             _print_answer(pictures[index], answer, output)
         finally:
             try:
+                _require_unchanged(pictures[index], digests[index])
                 file.add(digests[index], pictures[index], answer)
             except UserError as error:  # the answers on the screen are worth more
                 failed_writes.append(error)
@@ -141,6 +142,17 @@ def answer_pictures(
         raise failed_writes[0]
     if refused := [str(pictures[i]) for i, answer in enumerate(ordered) if not answer.trusted]:
         raise RefusedError(refusal(refused))
+
+
+def _require_unchanged(picture: Path, digest: str) -> None:
+    """Refuse to keep an answer if nobody knows to which content of the picture it is."""
+    from mpcvit.secure.answer_file import digest_of
+
+    if digest_of(picture) != digest:
+        raise UserError(
+            f"{picture} has changed while the command ran, so its answer was not kept and may "
+            "be to either content: ask for it again"
+        )
 
 
 @contextmanager

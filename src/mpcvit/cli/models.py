@@ -97,6 +97,11 @@ def evaluate(
             "time": f"{evaluation.seconds:.1f} s ({rate:,.0f} images/s)",
         }
     )
+    if evaluation.stray:
+        print(
+            f"of {evaluation.stray:,} images the network gives no numbers; they count as wrong, "
+            "and not for the loss"
+        )
     if out_of_range is not None:
         met = {place: share for place, share in out_of_range.items() if share}
         print("outside of the calibrated intervals" + ("" if met else ": nothing"))

@@ -291,7 +291,7 @@ def _find_eps(settings: Mapping[str, Any], family: _Family, origin: str) -> floa
 
 def _find_activation(settings: Mapping[str, Any], family: _Family, origin: str) -> Activation:
     name = settings.get("hidden_act", family.activation)
-    if name not in _ACTIVATIONS:
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         raise UserError(
             f"{origin} uses hidden_act {name!r}, but only {', '.join(_ACTIVATIONS)} can be read"
         )

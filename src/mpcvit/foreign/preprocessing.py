@@ -19,6 +19,8 @@ _PILLOW = (  # filters by Pillow's numbers
     *(Resample.BICUBIC, Resample.BOX, Resample.HAMMING),
 )
 _TIMM_CROP = 0.875  # timm's, where a configuration has none
+_LEAST_CROP = 0.01
+_LARGEST_SCALE = 1e6  # of a pixel; others would make mean and deviation endless
 _DO = frozenset(("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb"))
 
 
@@ -81,13 +83,15 @@ def read_timm(
         return Preprocessing(mean=mean, std=std)
     mode, name = document.get("crop_mode") or "center", document.get("interpolation") or "bicubic"
     rules = {"center": FitRule.SHORTER, "squash": FitRule.SQUASH}
-    if mode not in rules:
+    if not isinstance(mode, str) or mode not in rules:
         raise UserError(f"{where} has crop_mode {mode!r}, but only center and squash can be read")
     if name not in [filter.value for filter in Resample]:
         raise UserError(f"{where} has interpolation {name!r}, which cannot be honoured here")
     fraction = document.get("crop_pct") or _TIMM_CROP
-    if type(fraction) not in (int, float) or not 0 < fraction <= 1:
-        raise UserError(f"{where} has crop_pct {fraction!r}, which must lie in (0, 1]")
+    if type(fraction) not in (int, float) or not _LEAST_CROP <= fraction <= 1:
+        raise UserError(
+            f"{where} has crop_pct {fraction!r}, which must lie within {_LEAST_CROP} and 1"
+        )
     fit = ImageFit(
         rule=rules[mode],
         edge=math.floor(image_size / fraction),
@@ -110,7 +114,7 @@ def read_normalisation(
 def _find_processor(document: Mapping[str, Any], usual: str, where: str) -> _Processor:
     stated = document.get("image_processor_type", document.get("feature_extractor_type"))
     found = re.fullmatch(r"(\w+?)(ImageProcessor|FeatureExtractor)(Fast|Pil)?", str(stated))
-    name = usual if stated is None else (found[1] if found else stated)
+    name = usual if stated is None else (found[1] if found else str(stated))
     if name not in _PROCESSORS:
         raise UserError(
             f"{where} is for a {stated}, but only those of {', '.join(_PROCESSORS)} can be read"
@@ -159,8 +163,8 @@ def _find_normalisation(
 ) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
     """Return mean and std for pixels in [0, 1]; other scales are taken into them."""
     scale = document.get("rescale_factor", 1 / 255) if document.get("do_rescale", True) else 1.0
-    if type(scale) not in (int, float) or not scale > 0:
-        raise UserError(f"{where} has rescale_factor {scale!r}, which must be positive")
+    if type(scale) not in (int, float) or not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
+        raise UserError(f"{where} has rescale_factor {scale!r}, which must be a positive number")
     mean: Any = (0.0,) * channels
     std: Any = (1.0,) * channels
     if document.get("do_normalize", True):

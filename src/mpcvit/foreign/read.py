@@ -66,6 +66,11 @@ def open_source(path: Path) -> Iterator[Source]:
         arguments: Mapping[str, Any] = {}
         for file in weights:
             found, arguments = stack.enter_context(_open_tensors(file))
+            if twice := tensors.keys() & found.keys():
+                raise UserError(
+                    f"{file} holds {shorten(sorted(twice))}, as another file of its index does: "
+                    "download all of them again"
+                )
             tensors |= found
         yield Source(
             origin=str(weights[0]),

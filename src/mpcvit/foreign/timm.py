@@ -174,7 +174,7 @@ def _find_pooling(
             "give the folder that also holds its config.json"
         )
     known = {"token": Pooling.CLASS, "avg": Pooling.MEAN} if has_token else {"avg": Pooling.MEAN}
-    if stated not in known:
+    if not isinstance(stated, str) or stated not in known:
         raise UserError(
             f"{origin} pools by {stated!r}, but only {' and '.join(map(repr, known))} can be read "
             "here"
@@ -218,7 +218,7 @@ def _find_activation(
 ) -> Activation:
     usual = "quick_gelu" if name is not None and name["quick"] else "gelu"
     stated = arguments.get("act_layer") or usual
-    if stated not in _ACTIVATIONS:
+    if not isinstance(stated, str) or stated not in _ACTIVATIONS:
         raise UserError(
             f"{origin} uses act_layer {stated!r}, but only {', '.join(_ACTIVATIONS)} can be read"
         )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from mpcvit.data import Split, eval_batches
 from mpcvit.lowering.program import SecureProgram
-from mpcvit.train.evaluate import Evaluation, sums_of
+from mpcvit.train.evaluate import SUMS, Evaluation, sums_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ def emulate(
 ) -> Emulation:
     """Run every image of a split; `fixed_point` also rounds as the engine does."""
     started = time.perf_counter()
-    sums = jnp.zeros(4)
+    sums = jnp.zeros(SUMS)
     outside, met, judged = Counter[str](), Counter[str](), Counter[str]()
     for index, batch in enumerate(eval_batches(split, program.data, batch_size)):
         found, is_real = program.judge(batch.images), batch.mask > 0

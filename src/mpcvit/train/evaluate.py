@@ -17,11 +17,15 @@ from mpcvit.train.devices import Devices
 from mpcvit.train.losses import cross_entropy, in_top
 
 Progress = Callable[[int, int], None]
+SUMS = 5  # that an evaluation consists of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Mean results over `images` images; top-1 and top-5 as fractions."""
+    """Mean results over `images` images; top-1 and top-5 as fractions.
+
+    Of `stray` images the network gives no numbers. They count as wrong, and not for the loss.
+    """
 
     images: int
     top1: float
@@ -29,17 +33,19 @@ class Evaluation:
     loss: float
     seconds: float
     split: str = "test"  # or "validation"
+    stray: int = 0
 
     @classmethod
     def of(cls, sums: jax.Array, seconds: float) -> "Evaluation":
         """Make an evaluation from the sums of `sums_of` over all images."""
-        images, top1, top5, loss = (float(value) for value in sums)
+        images, top1, top5, loss, stray = (float(value) for value in sums)
         return cls(
             images=int(images),
             top1=top1 / images,
             top5=top5 / images,
-            loss=loss / images,
+            loss=loss / (images - stray) if images > stray else math.inf,
             seconds=seconds,
+            stray=int(stray),
         )
 
     def as_metrics(self) -> dict[str, float]:
@@ -69,7 +75,7 @@ class Evaluator:
         self, parameters: Any, split: Split, data: DataConfig, progress: Progress | None = None
     ) -> Evaluation:
         started = time.perf_counter()
-        sums = self._devices.copy(jnp.zeros(4))
+        sums = self._devices.copy(jnp.zeros(SUMS))
         for index, batch in enumerate(eval_batches(split, data, self._batch_size)):
             sums = self._add(sums, parameters, *self._devices.from_whole(batch))
             if progress is not None:
@@ -92,12 +98,13 @@ def evaluate_checkpoint(
 
 
 def sums_of(logits: jax.Array, labels: jax.Array, counted: jax.Array) -> jax.Array:
-    """Return the number of images, top-1 and top-5 hits and the loss, summed where counted."""
-    one_hot = jax.nn.one_hot(labels, logits.shape[-1])
+    """Return images, top-1 and top-5 hits, the loss and stray images, summed where counted."""
+    loss = cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1]))
+    is_known = jnp.isfinite(loss)
+    known = (in_top(logits, labels, 1), in_top(logits, labels, 5), loss)
     rows = (
         jnp.ones_like(counted),
-        in_top(logits, labels, 1),
-        in_top(logits, labels, 5),
-        cross_entropy(logits, one_hot),
+        *(jnp.where(is_known, row, 0) for row in known),
+        ~is_known,
     )
     return jnp.stack([jnp.where(counted > 0, row, 0).sum() for row in rows])

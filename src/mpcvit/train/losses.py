@@ -19,7 +19,7 @@ def cross_entropy(logits: Logits, targets: Float[Array, "batch classes"]) -> Flo
 
 
 def in_top(logits: Logits, labels: Int[Array, "batch"], k: int) -> Float[Array, "batch"]:
-    """One where the label is among the k largest logits; ties count against it.
+    """One where the label is among the k largest logits; ties and what is no number do not.
 
     >>> in_top(jnp.array([[1.0, 3.0, 2.0]]), jnp.array([2]), k=1).tolist()
     [0.0]
@@ -27,8 +27,9 @@ def in_top(logits: Logits, labels: Int[Array, "batch"], k: int) -> Float[Array, 
     [1.0]
     """
     own = jnp.take_along_axis(logits, labels[:, None], axis=-1)
-    # A constant output must not count as right; hence >=, which includes the label itself.
-    return ((logits >= own).sum(axis=-1) <= k).astype(jnp.float32)
+    # A constant output must not count as right; so the label is among what is not less. Nothing
+    # is less than what is no number.
+    return ((~(logits < own)).sum(axis=-1) <= k).astype(jnp.float32)
 
 
 def divergence(student: Logits, teacher: Logits, temperature: float = 1.0) -> Float[Array, "batch"]:

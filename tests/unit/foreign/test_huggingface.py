@@ -34,6 +34,7 @@ def test_activation_is_read(name, activation, edited):
     ("config", "report"),
     [
         ({"hidden_act": "selu"}, "hidden_act 'selu'"),
+        ({"hidden_act": ["gelu"]}, r"hidden_act \['gelu'\]"),
         ({"num_attention_heads": "2"}, "num_attention_heads must be a whole number"),
         ({"num_attention_heads": None}, "add --heads"),
         ({"num_attention_heads": 4}, "divisible"),
@@ -139,10 +140,13 @@ def test_the_rule_for_sizes_is_read(preprocessing, fit, edited):
         ({"do_center_crop": True}, "has crop_size None"),
         ({"resample": 17}, "has resample 17, which is no filter"),
         ({"resample": "bicubic"}, "has resample 'bicubic'"),
-        ({"rescale_factor": 0}, "has rescale_factor 0, which must be positive"),
+        ({"rescale_factor": 0}, "has rescale_factor 0, which must be a positive number"),
+        ({"rescale_factor": 1e-320}, "has rescale_factor 1e-320"),
+        ({"rescale_factor": float("inf")}, "has rescale_factor inf"),
         ({"image_std": [0, 0, 0]}, "no deviation of 0"),
         ({"image_mean": [0.5]}, "a number for each of 3 channels"),
         ({"image_processor_type": "ConvNextImageProcessor"}, "for a ConvNextImageProcessor, but"),
+        ({"image_processor_type": ["ViT"]}, r"for a \['ViT'\], but"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(preprocessing, report, edited):

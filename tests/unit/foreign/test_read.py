@@ -70,6 +70,18 @@ def test_an_index_of_shards_must_name_files_beside_it(index, report, tmp_path):
         read_foreign(tmp_path)
 
 
+def test_a_tensor_in_two_shards_is_refused(golden, tmp_path):
+    """One of them may be of an older download."""
+    tensors = load_file(golden / "hf" / "model.safetensors")
+    first, *rest = sorted(tensors)
+    save_file(tensors, tmp_path / "1.safetensors")
+    save_file({first: 2 * tensors[first]}, tmp_path / "2.safetensors")
+    listed = {first: "2.safetensors", **dict.fromkeys(rest, "1.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    with pytest.raises(UserError, match=rf"2\.safetensors holds {first}, as another file"):
+        read_foreign(tmp_path)
+
+
 @pytest.mark.parametrize(("text", "report"), [("{", "not valid JSON"), ("[1]", "JSON object")])
 def test_damaged_configuration_is_refused(text, report, edited):
     folder = edited("hf")

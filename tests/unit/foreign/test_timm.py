@@ -187,13 +187,24 @@ def test_older_configuration_has_no_sections():
     [
         ({"crop_mode": "border"}, "crop_mode 'border', but only center and squash"),
         ({"interpolation": "random"}, "interpolation 'random'"),
-        ({"crop_pct": 1.1}, r"crop_pct 1\.1, which must lie in"),
+        ({"crop_pct": 1.1}, r"crop_pct 1\.1, which must lie within"),
         ({"crop_pct": "all"}, "crop_pct 'all'"),
+        ({"crop_pct": 1e-320}, "crop_pct 1e-320"),  # whose edge no number can hold
+        ({"crop_mode": ["center"]}, r"crop_mode \['center'\]"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(entries, report, edited):
     with pytest.raises(UserError, match=report):
         read_foreign(edited("timm_class", config={"pretrained_cfg": entries}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "report"),
+    [({"global_pool": ["token"]}, "pools by"), ({"act_layer": {"gelu": 1}}, "uses act_layer")],
+)
+def test_arguments_of_another_kind_are_refused(arguments, report, edited):
+    with pytest.raises(UserError, match=report):
+        read_foreign(edited("timm_class", config={"model_args": arguments}))
 
 
 def test_bfloat16_of_safetensors_is_read(golden, tmp_path):

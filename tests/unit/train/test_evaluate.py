@@ -46,3 +46,25 @@ def test_every_image_counts_once(split, batch_size):
     assert result.loss == pytest.approx(losses.mean(), rel=1e-5)
     assert again.top1 == result.top1
     assert seen[-1] == (IMAGES, IMAGES)
+
+
+def test_images_without_numbers_are_wrong_and_counted(split):
+    """They must neither be hits nor make the loss of all others unknown."""
+    kernel = np.random.default_rng(1).standard_normal((PIXELS, CLASSES)).astype(np.float32)
+
+    def logits(parameters, images):
+        rows = images.reshape(-1, PIXELS)
+        return jnp.where(rows[:, :1] > parameters, jnp.nan, rows @ kernel)
+
+    evaluate = Evaluator(logits, Devices(), 13)
+    edge = jnp.asarray(float((0.9 - DATA.mean[0]) / DATA.std[0]))
+    whole, some = evaluate(jnp.asarray(jnp.inf), split, DATA), evaluate(edge, split, DATA)
+    strays = split.images[:, 0, 0, 0] / 255 > 0.9
+    kept = Split(images=split.images[~strays], labels=split.labels[~strays])
+    known = evaluate(jnp.asarray(jnp.inf), kept, DATA)
+    assert (whole.stray, some.stray) == (0, strays.sum())
+    assert some.top1 * IMAGES == pytest.approx(known.top1 * known.images)
+    assert some.top5 * IMAGES == pytest.approx(known.top5 * known.images)
+    assert some.loss == pytest.approx(known.loss, rel=1e-5)
+    none = evaluate(jnp.asarray(-jnp.inf), split, DATA)
+    assert (none.stray, none.top1, none.top5, none.loss) == (IMAGES, 0, 0, np.inf)

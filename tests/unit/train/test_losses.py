@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from mpcvit.train.losses import cross_entropy, in_top
 from tests.tolerances import F32, assert_close
@@ -29,3 +30,9 @@ def test_in_top():
 
 def test_a_constant_output_is_never_right():
     assert float(in_top(jnp.zeros((3, 7)), jnp.array([0, 1, 6]), 1).sum()) == 0
+
+
+@pytest.mark.parametrize("logits", [(np.nan,) * 3, (np.nan, 1, 2), (3, np.nan, 2), (np.inf,) * 3])
+def test_what_is_no_number_is_never_right(logits):
+    """A network that runs away must not seem to know every picture."""
+    assert float(in_top(jnp.array([logits], jnp.float32), jnp.array([0]), 1)[0]) == 0
