@@ -14,7 +14,7 @@ import numpy as np
 from mpcvit.artifacts.profile import SECURE_DEFAULT, NetworkLink, Profile, load_profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import StageCost
-from mpcvit.data.photos import list_skipped, read_photos
+from mpcvit.data.images import list_skipped, read_photos
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET, Guard
 from mpcvit.lowering.lower import checkpoint_of

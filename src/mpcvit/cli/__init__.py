@@ -89,18 +89,18 @@ def _root(
 
 # Each module registers its commands on `app`.
 from mpcvit.cli import (  # noqa: E402
-    bench,  # noqa: F401
-    demo,  # noqa: F401
-    hosts,  # noqa: F401
-    lowering,  # noqa: F401
-    models,  # noqa: F401
-    pipeline,  # noqa: F401
-    research,  # noqa: F401
-    run,  # noqa: F401
-    search,  # noqa: F401
-    setup,  # noqa: F401
-    training,  # noqa: F401
-    web,  # noqa: F401
+    bench,
+    demo,
+    hosts,
+    lowering,
+    models,
+    pipeline,
+    research,
+    run,
+    search,
+    setup,
+    training,
+    web,
 )
 
 

@@ -1,9 +1,19 @@
-"""Labelled images as arrays: one call from a configuration to memory-mapped splits."""
+"""Labelled images as arrays: one call from a configuration to memory-mapped splits.
+
+A split is decoded once. Its entry of the cache is a folder with images.npy, labels.npy and
+meta.json, which is renamed when whole, so that readers see all of it or nothing.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterator
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +22,15 @@ import numpy as np
 from mpcvit.artifacts.config import DataConfig
 from mpcvit.artifacts.image_fit import ImageFit
 from mpcvit.codec import encode
-from mpcvit.data.cache import Decoded, ImageSource, Progress, cached
 from mpcvit.data.class_names import match_classes
 from mpcvit.data.images import fit_image
 from mpcvit.data.sources import Example, Source, SplitName, find_source
 from mpcvit.errors import UserError
-from mpcvit.storage import cache_folder
+from mpcvit.progress import Progress, quiet
+from mpcvit.storage import CACHE_VARIABLE, cache_folder, require_room, write_text
+
+_FORMAT = "mpcvit-images/1"
+_IMAGES_AT_ONCE = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +39,21 @@ class Split:
 
     images: np.ndarray  # uint8 [index, height, width, channel]
     labels: np.ndarray  # int32 [index]
+    classes: tuple[str, ...] = ()  # names of its labels, if its source has them
     fingerprint: str = ""  # sha256 over pixels and labels; empty for arrays made in memory
     matching: str = ""  # how its classes were matched with those of a model
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSource:
+    """The images that a new entry is made from."""
+
+    shape: tuple[int, int, int, int]
+    classes: tuple[str, ...]
+    examples: Iterable[tuple[np.ndarray, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +78,7 @@ def load_dataset(
     image_size: int,
     channels: int,
     classes: int,
-    progress: Progress | None = None,
+    progress: Progress = quiet,
     cache_dir: Path | None = None,
 ) -> Dataset:
     """Load both splits, decoding them first where no cache holds them.
@@ -72,16 +95,16 @@ def load_dataset(
     )
     if train.classes != test.classes:
         raise UserError(f"{source.root}: its train and test images have different class names")
-    kept, tested, validation = _as_split(train), _as_split(test), None
+    validation = None
     if config.validation_images:
-        kept, validation = _set_apart(kept, config.validation_images, classes)
+        train, validation = _set_apart(train, config.validation_images, classes)
     if config.train_images:
-        kept = _part(kept, config.train_images, source)
+        train = _part(train, config.train_images, source)
     return Dataset(
-        train=kept,
-        test=tested,
-        classes=train.classes,
-        fingerprint=hashlib.sha256(f"{kept.fingerprint} {tested.fingerprint}".encode()).hexdigest(),
+        train=train,
+        test=test,
+        classes=test.classes,
+        fingerprint=hashlib.sha256(f"{train.fingerprint} {test.fingerprint}".encode()).hexdigest(),
         validation=validation,
     )
 
@@ -93,11 +116,12 @@ def count_classes(config: DataConfig, channels: int) -> int:
 
 def sample_evenly(split: Split, count: int) -> list[np.ndarray]:
     """Return `count` images of a split at even distances, whatever its order."""
-    return [np.asarray(split.images[place]) for place in _places(split, count)]
+    return [np.asarray(split.images[index]) for index in _spread_evenly(len(split), count)]
 
 
-def _places(split: Split, count: int) -> np.ndarray:
-    return np.linspace(0, len(split) - 1, min(count, len(split))).astype(int)
+def _spread_evenly(total: int, count: int) -> np.ndarray:
+    """Return the indices of some of many, from the first to the last."""
+    return np.linspace(0, total - 1, min(count, total)).astype(int)
 
 
 def _part(split: Split, count: int, source: Source) -> Split:
@@ -105,7 +129,7 @@ def _part(split: Split, count: int, source: Source) -> Split:
         raise UserError(
             f"data.train_images is {count}, but {source.root} has {len(split)} training images"
         )
-    return _subset(split, _places(split, count))
+    return _subset(split, _spread_evenly(len(split), count))
 
 
 def _set_apart(split: Split, count: int, classes: int) -> tuple[Split, Split]:
@@ -115,24 +139,24 @@ def _set_apart(split: Split, count: int, classes: int) -> tuple[Split, Split]:
     """
     chosen = []
     for label in range(classes):
-        places = np.flatnonzero(split.labels == label)
+        of_class = np.flatnonzero(split.labels == label)
         wanted = count // classes + (label < count % classes)
-        if wanted >= len(places):
+        if wanted >= len(of_class):
             raise UserError(
                 f"data.validation_images is {count}, but class {label} has only "
-                f"{len(places)} training images: some must remain"
+                f"{len(of_class)} training images: some must remain"
             )
-        chosen.append(places[np.linspace(0, len(places) - 1, wanted).astype(int)])
+        chosen.append(of_class[_spread_evenly(len(of_class), wanted)])
     apart = np.zeros(len(split), bool)
     apart[np.concatenate(chosen)] = True
     return _subset(split, np.flatnonzero(~apart)), _subset(split, np.flatnonzero(apart))
 
 
-def _subset(split: Split, places: np.ndarray) -> Split:
-    images, labels = np.asarray(split.images[places]), split.labels[places]
+def _subset(split: Split, indices: np.ndarray) -> Split:
+    images, labels = np.asarray(split.images[indices]), split.labels[indices]
     content = hashlib.sha256(images.data)
     content.update(labels.data)
-    return Split(images=images, labels=labels, fingerprint=content.hexdigest())
+    return replace(split, images=images, labels=labels, fingerprint=content.hexdigest())
 
 
 def load_split(
@@ -142,7 +166,7 @@ def load_split(
     image_size: int,
     channels: int,
     classes: int | tuple[str, ...],
-    progress: Progress | None = None,
+    progress: Progress = quiet,
     cache_dir: Path | None = None,
 ) -> Split:
     """Load one split; the other one may be missing.
@@ -152,20 +176,12 @@ def load_split(
     """
     source = find_source(config)
     count = classes if isinstance(classes, int) else None
-    decoded = _load(source, config, split, image_size, channels, count, progress, cache_dir)
+    loaded = _load(source, config, split, image_size, channels, count, progress, cache_dir)
     if isinstance(classes, int):
-        return _as_split(decoded)
-    matched = match_classes(decoded.classes, classes, where=str(source.root))
-    return Split(
-        images=decoded.images,
-        labels=np.array(matched.places, np.int32)[decoded.labels],
-        fingerprint=decoded.fingerprint,
-        matching=matched.sentence,
-    )
-
-
-def _as_split(decoded: Decoded) -> Split:
-    return Split(images=decoded.images, labels=decoded.labels, fingerprint=decoded.fingerprint)
+        return loaded
+    matched = match_classes(loaded.classes, classes, where=str(source.root))
+    labels = np.array(matched.places, np.int32)[loaded.labels]
+    return replace(loaded, labels=labels, classes=classes, matching=matched.sentence)
 
 
 def _load(
@@ -175,9 +191,9 @@ def _load(
     image_size: int,
     channels: int,
     classes: int | None,
-    progress: Progress | None,
+    progress: Progress,
     cache_dir: Path | None,
-) -> Decoded:
+) -> Split:
     crop, fit = config.eval_crop, config.fit
     if split == "train":  # kept whole: augmentation cuts
         crop, fit = 1.0, replace(fit, edge=0)
@@ -193,14 +209,11 @@ def _load(
             examples=_fit(examples.stream, image_size, crop, fit, len(examples.classes)),
         )
 
-    def report(done: int, total: int) -> None:
-        if progress is not None:
-            progress(f"decoding {split} images", done, total)
-
     settings: dict[str, Any] = {"image_size": image_size, "channels": channels, "crop": crop}
     if fit != ImageFit():
         settings["fit"] = encode(fit)
     key = _cache_key(source, split=split, **settings)
+    report = partial(progress, f"decoding {split} images")
     decoded = cached(cache_dir or cache_folder(), key, decode, report)
     _refuse_class_count(source, len(decoded.classes), classes)
     return decoded
@@ -233,3 +246,110 @@ def _cache_key(source: Source, **settings: Any) -> str:
         raise UserError(f"cannot read {source.root}: {error.strerror or error}") from error
     document = [source.kind.value, files, sorted(settings.items())]
     return hashlib.sha256(json.dumps(document).encode()).hexdigest()[:32]
+
+
+def cached(
+    root: Path, key: str, decode: Callable[[], ImageSource], progress: Callable[[int, int], None]
+) -> Split:
+    """Open the entry of a key; if there is none, or a damaged one, decode it first."""
+    folder = root / key
+    if (entry := _open(folder)) is not None:
+        return entry
+    new = decode()
+    with _naming_the_variable(root):
+        require_room(root, int(np.prod(new.shape)))
+    temporary = root / f".{key}.{os.getpid()}.{secrets.token_hex(4)}"
+    try:
+        _write(temporary, new, progress)
+        with _naming_the_variable(root):
+            _move_into_place(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    entry = _open(folder)
+    if entry is None:
+        raise UserError(f"the decoded images in {folder} vanished; is {root} cleaned by others?")
+    return entry
+
+
+def _open(folder: Path) -> Split | None:
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
+        labels = np.load(folder / "labels.npy", mmap_mode="r", allow_pickle=False)
+        if meta["format"] != _FORMAT or list(images.shape) != meta["shape"]:
+            return None
+        return Split(
+            images=images,
+            labels=labels,
+            classes=tuple(meta["classes"]),
+            fingerprint=meta["fingerprint"],
+        )
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(folder: Path, new: ImageSource, progress: Callable[[int, int], None]) -> None:
+    count = new.shape[0]
+    labels: list[int] = []
+    hasher = hashlib.sha256()
+    with _naming_the_variable(folder.parent):
+        folder.mkdir()
+        # not a memory map: on a full disk that ends in a bus error instead of an exception
+        file = (folder / "images.npy").open("wb")
+    with file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": new.shape}
+        with _naming_the_variable(folder.parent):
+            np.lib.format.write_array_header_1_0(file, header)
+        for chunk in _chunks(new.examples):
+            pixels = np.stack([image for image, _ in chunk]).tobytes()
+            labels += [label for _, label in chunk]
+            hasher.update(pixels)
+            with _naming_the_variable(folder.parent):
+                file.write(pixels)
+            progress(len(labels), count)
+        with _naming_the_variable(folder.parent):
+            file.flush()
+            os.fsync(file.fileno())
+    if len(labels) != count:
+        raise UserError(f"{count} images were announced, but {len(labels)} came")
+    array = np.array(labels, np.int32)
+    hasher.update(array.tobytes())
+    with _naming_the_variable(folder.parent):
+        np.save(folder / "labels.npy", array, allow_pickle=False)
+    meta = {
+        "format": _FORMAT,
+        "shape": new.shape,
+        "classes": new.classes,
+        "fingerprint": hasher.hexdigest(),
+    }
+    with _naming_the_variable(folder.parent):
+        write_text(folder / "meta.json", json.dumps(meta, indent=2) + "\n")
+
+
+def _chunks(
+    examples: Iterable[tuple[np.ndarray, int]],
+) -> Iterator[list[tuple[np.ndarray, int]]]:
+    iterator = iter(examples)
+    while chunk := list(islice(iterator, _IMAGES_AT_ONCE)):
+        yield chunk
+
+
+def _move_into_place(temporary: Path, folder: Path) -> None:
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if _open(folder) is not None:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+
+
+@contextmanager
+def _naming_the_variable(root: Path) -> Iterator[None]:
+    advice = f"set {CACHE_VARIABLE} to keep decoded images elsewhere"
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{error}; {advice}") from error
+    except OSError as error:
+        raise UserError(f"cannot write into {root}: {error.strerror or error}; {advice}") from error

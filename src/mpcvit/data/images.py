@@ -1,15 +1,21 @@
-"""One picture: decode it, give it the model's channels, fit it to the model's size."""
+"""Pictures: decoded, fitted to a model's size, normalised; files, folders and arrays of them."""
 
 import io
 import math
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.image_fit import FitRule, ImageFit
 from mpcvit.errors import UserError
+from mpcvit.progress import Progress, quiet
 
 # Pillow knows more, among them EPS, which it hands to Ghostscript
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
@@ -20,10 +26,14 @@ SUFFIXES = frozenset(
     )
 )
 
+FEWEST_PHOTOS = 20
+_LISTED = 5  # files that a message names
 _GREY = frozenset(("1", "L", "LA", "La"))
 _COLOUR = frozenset(("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"))
 _LARGEST_SQUARE = ImageFit()
 _MOST_PIXELS = 2**24  # that a picture may have after scaling, before its middle is cut out
+Picture = str | Path | np.ndarray
+Read = TypeVar("Read")
 
 
 def decode_image(data_or_path: bytes | Path, *, channels: int, where: str) -> np.ndarray:
@@ -175,3 +185,164 @@ def _transparent(where: str) -> str:
         f"{where} is transparent in places, and what should show through is not known; "
         "flatten it onto a background first"
     )
+
+
+class Inputs(NamedTuple):
+    """Images as a model takes them."""
+
+    images: np.ndarray  # float32 [image, height, width, channel], normalised
+    resized: int  # how many were not of the model's size
+
+
+def list_pictures(paths: Sequence[str | Path]) -> list[Path]:
+    """Return files as they are, and for a folder its pictures, sorted by name."""
+    pictures: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            if not path.exists():
+                raise UserError(f"there is no file {path}")
+            pictures.append(path)
+            continue
+        found = sorted(entry for entry in path.iterdir() if is_picture(entry))
+        if not found:
+            raise UserError(f"the folder {path} holds no images")
+        pictures += found
+    return pictures
+
+
+def is_picture(path: Path) -> bool:
+    """Return whether a file's name is that of a picture, and not hidden."""
+    is_named = path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    return is_named and path.is_file()
+
+
+def make_inputs(images: Sequence[Picture], model: ModelConfig, data: DataConfig) -> Inputs:
+    """Decode, resize and normalise files or uint8 arrays, as in evaluation."""
+    if not len(images):
+        raise UserError("there is no image")
+    size, resized, fitted = model.image_size, 0, []
+    for index, image in enumerate(images):
+        pixels = _decode(image, index, model.channels)
+        resized += pixels.shape[:2] != (size, size)
+        fitted.append(fit_image(pixels, size, data.eval_crop, data.fit))
+    constants = normalisation(data.mean, data.std, model.channels)
+    return Inputs(normalise(np.stack(fitted), *constants), resized)
+
+
+def _decode(image: Picture, index: int, channels: int) -> np.ndarray:
+    if not isinstance(image, np.ndarray):
+        return decode_image(Path(image), channels=channels, where=str(image))
+    if image.ndim == 2:
+        image = image[:, :, None]
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != channels:
+        raise UserError(
+            f"image {index} is an array of {image.dtype} {image.shape}, but uint8 "
+            f"(height, width, {channels}) is expected"
+        )
+    return image
+
+
+@dataclass(frozen=True, kw_only=True)
+class Photos:
+    """Pictures of a folder as a model takes them, and the files that cannot be read."""
+
+    images: np.ndarray  # float32 [image, height, width, channel], normalised
+    skipped: tuple[str, ...] = ()  # a sentence for each file
+
+
+def read_photos(
+    folder: Path,
+    model: ModelConfig,
+    data: DataConfig,
+    *,
+    most: int = 1024,
+    strict: bool = False,
+    progress: Progress = quiet,
+) -> Photos:
+    """Read the pictures below a folder, at most `most` of them, from all over it.
+
+    A file that cannot be read is skipped, or refused if `strict`.
+    """
+    pictures = _find_pictures(Path(folder))
+    chosen = np.linspace(0, len(pictures) - 1, min(most, len(pictures))).astype(int)
+    images, skipped = _read_each(
+        [pictures[index] for index in chosen],
+        lambda path: make_inputs([path], model, data).images[0],
+        lambda path: strict,
+        partial(progress, "reading photos"),
+    )
+    if len(images) < FEWEST_PHOTOS:
+        reason = f" ({list_skipped(skipped)})" if skipped else ""
+        raise UserError(
+            f"{folder} holds {len(pictures):,} pictures, and {len(images)} of them can be used"
+            f"{reason}; calibration needs at least {FEWEST_PHOTOS}"
+        )
+    return Photos(images=np.stack(images), skipped=skipped)
+
+
+def sift_pictures(
+    paths: Sequence[str | Path], *, strict: bool = False, progress: Progress = quiet
+) -> tuple[list[Path], tuple[str, ...]]:
+    """Return the pictures of files and folders, and a sentence for each that cannot be read.
+
+    A file that is named itself must be readable, and with `strict` all must.
+    """
+    named = {Path(path) for path in paths}
+
+    def read(path: Path) -> Path:
+        decode_image(path, channels=3, where=str(path))
+        return path
+
+    kept, skipped = _read_each(
+        list_pictures(paths),
+        read,
+        lambda path: strict or path in named,
+        partial(progress, "looking at pictures"),
+    )
+    if not kept:
+        raise UserError(f"no picture can be read: {list_skipped(skipped)}")
+    return kept, skipped
+
+
+def _read_each(
+    pictures: Sequence[Path],
+    read: Callable[[Path], Read],
+    is_needed: Callable[[Path], bool],
+    progress: Callable[[int, int], None],
+) -> tuple[list[Read], tuple[str, ...]]:
+    """Return what can be read of pictures, and a sentence for each of the others."""
+    values, skipped = [], []
+    for done, path in enumerate(pictures):
+        try:
+            values.append(read(path))
+        except UserError as error:
+            if is_needed(path):
+                raise
+            skipped.append(str(error))
+        progress(done + 1, len(pictures))
+    return values, tuple(skipped)
+
+
+def list_skipped(skipped: tuple[str, ...]) -> str:
+    """Return the first few sentences about files that were skipped.
+
+    >>> list_skipped(("a.png is not an image", "b.png is not an image"))
+    'a.png is not an image; b.png is not an image'
+    """
+    rest = f"; and {len(skipped) - _LISTED} more" if len(skipped) > _LISTED else ""
+    return "; ".join(skipped[:_LISTED]) + rest
+
+
+def _find_pictures(folder: Path) -> list[Path]:
+    """Return the pictures in a folder and in the folders below it, hidden ones left out."""
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}")
+    pictures = sorted(
+        file
+        for file in folder.rglob("*")
+        if is_picture(file)
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
+    if not pictures:
+        raise UserError(f"the folder {folder} holds no images")
+    return pictures

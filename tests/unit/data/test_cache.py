@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpcvit.data.cache import Decoded, ImageSource, cached
+from mpcvit.data.dataset import ImageSource, Split, cached
 from mpcvit.errors import UserError
 from mpcvit.storage import cache_folder
 
@@ -24,7 +24,7 @@ def silent(_done: int, _total: int) -> None:
     pass
 
 
-def get(root: Path, decode=undecoded, progress=silent) -> Decoded:
+def get(root: Path, decode=undecoded, progress=silent) -> Split:
     return cached(root, "key", decode, progress)
 
 
@@ -82,7 +82,7 @@ def test_too_few_images_are_refused(cache_dir):
 def test_two_at_once_agree(cache_dir):
     """Both decode, as neither finds an entry; one is kept, and both see the same."""
     meet = threading.Barrier(2, timeout=30)
-    entries: list[Decoded] = []
+    entries: list[Split] = []
 
     def decode() -> ImageSource:
         meet.wait()
@@ -129,7 +129,7 @@ def test_disk_that_fills_up_names_the_variable(cache_dir, monkeypatch):
     def fail(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mpcvit.data.cache.os.fsync", fail)
+    monkeypatch.setattr("mpcvit.data.dataset.os.fsync", fail)
     with pytest.raises(UserError, match="No space left on device; set MPCVIT_CACHE"):
         get(cache_dir)
     assert list(cache_dir.iterdir()) == []

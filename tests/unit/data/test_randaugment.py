@@ -3,8 +3,7 @@ import pytest
 from PIL import Image, ImageStat
 
 from mpcvit.data import rand_augment
-from mpcvit.data.augment import from_pillow, to_pillow
-from mpcvit.data.randaugment import (
+from mpcvit.data.augment import (
     OPERATIONS,
     Draw,
     auto_contrast,
@@ -12,6 +11,7 @@ from mpcvit.data.randaugment import (
     colour,
     contrast,
     equalise,
+    from_pillow,
     invert,
     posterise,
     rotate,
@@ -20,6 +20,7 @@ from mpcvit.data.randaugment import (
     shear_y,
     solarise,
     solarise_add,
+    to_pillow,
     translate_x,
     translate_y,
 )
@@ -215,7 +216,7 @@ def test_magnitude_is_drawn_around_its_mean(monkeypatch, random_pixels):
         levels.append(drawn.level)
         return image
 
-    monkeypatch.setattr("mpcvit.data.randaugment.OPERATIONS", (record,))
+    monkeypatch.setattr("mpcvit.data.augment.OPERATIONS", (record,))
     for seed in range(1500):
         rand_augment(random_pixels(8), np.random.default_rng(seed), ops=2, **SETTINGS)
     drawn = np.array(levels)

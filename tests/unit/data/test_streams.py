@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mpcvit.data.streams import Purpose, Streams
+from mpcvit.data.batches import Purpose, Streams
 
 DRAWS = 20_000
 SIX_SIGMA = 6 / np.sqrt(12 * DRAWS)  # of the mean of uniform draws; one run in 10**9 fails

@@ -12,4 +12,4 @@ bench = typer.Typer(
 app.add_typer(bench, name="bench")
 
 # each module adds its commands to `bench`
-from mpcvit.cli.bench import lowering, networks, runs  # noqa: E402, F401
+from mpcvit.cli.bench import lowering, networks, runs  # noqa: E402

@@ -1,3 +1,3 @@
 """Commands that measure and compare: experiments, prices, and the report."""
 
-from mpcvit.cli.research import experiment, prices, report  # noqa: F401
+from mpcvit.cli.research import experiment, prices, report

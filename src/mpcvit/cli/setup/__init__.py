@@ -1,3 +1,3 @@
 """Commands that set a machine up: certificates, a dealer, configurations, and checks."""
 
-from mpcvit.cli.setup import certs, configs, dealer, doctor  # noqa: F401
+from mpcvit.cli.setup import certs, configs, dealer, doctor

@@ -10,8 +10,6 @@ from mpcvit.data.sources.folder import FolderSource, holds_pictures
 from mpcvit.data.sources.parquet import ParquetSource
 from mpcvit.errors import UserError
 
-__all__ = ["Example", "Examples", "Source", "SplitName", "find_source"]
-
 # the order of `auto`: the layouts with the most particular names come first
 _ON_DISK = {
     DataSource.CIFAR_BINARY: CifarSource,
