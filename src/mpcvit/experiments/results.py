@@ -15,7 +15,7 @@ from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import Provenance, read_rows, write_rows
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
-from mpcvit.experiments.catalogue import Experiment
+from mpcvit.experiments.catalogue import Experiment, find_experiment
 from mpcvit.experiments.differences import CONFIDENCE, differences
 from mpcvit.experiments.published import published
 from mpcvit.experiments.recipes import Recipe, SearchRecipe
@@ -216,18 +216,12 @@ def write_network_results(
 
     Rows of earlier runs stay in the files, also where their run folders are gone.
     """
-    earlier = _read_earlier(experiment, runs, folder)
-    made = {(run.recipe.name, str(run.config.seed)) for run in runs}
-    names = [name for name, _ in [*earlier, *made]]
-    order = [*experiment.row_names, *dict.fromkeys(names)]
+    _require_comparable(experiment, runs, folder)
 
     def write(part: str, rows: Sequence[Row]) -> list[Row]:
-        path = folder / f"{experiment.name}{part}.csv"
-        kept = [row for row in read_rows(path) if _key(row) in earlier and _key(row) not in made]
-        both = [*kept, *rows]
-        both.sort(key=lambda row: (int(row["seed"]), order.index(row["network"])))
+        both = with_earlier(experiment, rows, folder, part)
         if both:
-            write_rows(path, both)
+            write_rows(folder / f"{experiment.name}{part}.csv", both)
         return both
 
     write("-architectures", [row for run in runs for row in run.to_layer_rows()])
@@ -245,36 +239,44 @@ def write_network_results(
     return summaries
 
 
-def _read_earlier(
-    experiment: Experiment, runs: Sequence[NetworkRun], folder: Path
-) -> list[tuple[str, str]]:
-    """Return network and seed of the runs in a folder; refuse runs that do not compare."""
+def with_earlier(experiment: Experiment, rows: Sequence[Row], folder: Path, part: str) -> list[Row]:
+    """Return rows with those of other runs that are in the file, by seed and then as listed."""
+    made = {_key(row) for row in rows}
+    earlier = read_rows(folder / f"{experiment.name}{part}.csv")
+    both = [*(row for row in earlier if _key(row) not in made), *rows]
+    listed = [*find_experiment(experiment.name).row_names, *(_key(row)[0] for row in both)]
+    return sorted(both, key=lambda row: (int(row["seed"]), listed.index(_key(row)[0])))
+
+
+def _require_comparable(experiment: Experiment, runs: Sequence[NetworkRun], folder: Path) -> None:
+    """Refuse to put runs beside earlier ones of other settings."""
     path = folder / f"{experiment.name}-runs.csv"
-    rows = read_rows(path)
     here = runs[0].to_row()
-    for row in rows:
+    for row in read_rows(path):
         for column in ("config", "epochs", "data_fingerprint"):
             if row.get(column) != str(here[column]):
                 raise UserError(
                     f"{path} holds runs with another {column} ({row.get(column)} instead of "
                     f"{here[column]}); name another folder with --out"
                 )
-    return [_key(row) for row in rows]
 
 
 def _key(row: Row) -> tuple[str, str]:
-    return row["network"], str(row["seed"])
+    """Return the network or search of a row, and its seed."""
+    return row["network"] if "network" in row else row["search"], str(row["seed"])
 
 
 def write_search_results(
     experiment: Experiment, runs: Sequence[SearchRun], folder: Path
 ) -> Mapping[str, list[float]]:
     """Write searches and the figure of their mean alpha per layer, over seeds."""
-    write_rows(folder / f"{experiment.name}.csv", [run.to_row() for run in runs])
+    rows = with_earlier(experiment, [run.to_row() for run in runs], folder, "")
+    write_rows(folder / f"{experiment.name}.csv", rows)
     write_importance(experiment, runs, folder)
     by_name: dict[str, list[list[float]]] = {}
-    for run in runs:
-        by_name.setdefault(run.recipe.name, []).append(run.layer_means)
+    for row in rows:
+        layers = [float(mean) for mean in row["mean_alpha_by_layer"].split()]
+        by_name.setdefault(row["search"], []).append(layers)
     means = {
         name: [statistics.fmean(layer) for layer in zip(*found, strict=True)]
         for name, found in by_name.items()
@@ -286,6 +288,7 @@ def write_search_results(
 def write_importance(experiment: Experiment, runs: Sequence[SearchRun], folder: Path) -> None:
     """Write every alpha and beta of the searches that an experiment stands on."""
     rows = [row for run in runs for row in run.to_importance_rows()]
+    rows = with_earlier(experiment, rows, folder, "-importance")
     write_rows(folder / f"{experiment.name}-importance.csv", rows)
 
 

@@ -16,6 +16,7 @@ from mpcvit.experiments.results import (
     NetworkRun,
     SearchRun,
     Summary,
+    with_earlier,
     write_importance,
     write_network_results,
     write_search_results,
@@ -71,7 +72,8 @@ def judge_by_test_images(
 ) -> list[dict[str, Any]]:
     """Evaluate every finished network on the test split, and write a row for each.
 
-    Choices are made by the validation split, so this comes after all of them.
+    Choices are made by the validation split, so this comes after all of them. Rows of
+    earlier runs stay in the file.
     """
     store = replace(store, length=experiment.length)
     rows: list[dict[str, Any]] = []
@@ -102,7 +104,9 @@ def judge_by_test_images(
         )
         jax.clear_caches()  # the next network compiles its own
     if rows:
-        write_rows(out / f"{experiment.name}-test.csv", rows)
+        write_rows(
+            out / f"{experiment.name}-test.csv", with_earlier(experiment, rows, out, "-test")
+        )
     return rows
 
 

@@ -14,13 +14,14 @@ from mpcvit.cost.estimate import estimate
 from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import find_experiment
-from mpcvit.experiments.results import interval
+from mpcvit.experiments.results import SearchRun, interval, write_search_results
 from mpcvit.experiments.run import judge_by_test_images, run_experiment
 from mpcvit.experiments.store import RunStore
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import ViT
 from mpcvit.train.loop import DivergedError, StoppedError
 from tests.configs import TINY
+from tests.searches import make_result
 from tests.unit.train.test_loop import StopAt
 
 QUICK = ("train.epochs=1", "search.epochs=1", "distill.epochs=1")
@@ -185,14 +186,32 @@ def test_rows_of_runs_that_are_gone_stay(dataset, tmp_path):
         lengths.append(len(rows))
         write_rows(table, [{**row, "network": "softmax"} for row in rows])
     summaries, _ = run_experiment(experiment, store, [0], tmp_path, only_finished=True)
-    assert [(one.network, one.seeds) for one in summaries] == [("scaling", 1), ("softmax", 1)]
+    assert [(one.network, one.seeds) for one in summaries] == [("softmax", 1), ("scaling", 1)]
     assert summaries[0].top1_mean == summaries[1].top1_mean
     assert [len(read_rows(table)) for table in tables] == [2 * length for length in lengths]
     (pair,) = read_rows(tmp_path / "trade-off-differences.csv")
-    assert (pair["network"], pair["other"], float(pair["points"])) == ("scaling", "softmax", 0)
+    assert (pair["network"], pair["other"], float(pair["points"])) == ("softmax", "scaling", 0)
     write_rows(tables[0], [{**row, "epochs": "7"} for row in read_rows(tables[0])])
     with pytest.raises(UserError, match=r"another epochs \(7 instead of 1\); .* --out"):
         run_experiment(experiment, store, [0], tmp_path, only_finished=True)
+
+
+def test_searches_that_are_gone_stay(tmp_path):
+    experiment = find_experiment("latency-weight")
+    config = load_config(TINY)
+    for seed, alpha in ((0, 0.5), (1, 0.7)):
+        run = SearchRun(
+            recipe=experiment.searches[0],
+            config=replace(config, seed=seed),
+            result=make_result([[alpha], [alpha / 2]]),
+        )
+        means = write_search_results(experiment, [run], tmp_path)
+    (name,) = means
+    assert means[name] == pytest.approx([0.6, 0.3])
+    rows = read_rows(tmp_path / "latency-weight-importance.csv")
+    assert [(row["seed"], row["layer"], float(row["value"])) for row in rows] == [
+        *(("0", "0", 0.5), ("0", "1", 0.25), ("1", "0", 0.7), ("1", "1", 0.35)),
+    ]
 
 
 def test_test_images_are_looked_at_after_the_choices(tmp_path):
@@ -215,7 +234,10 @@ def test_test_images_are_looked_at_after_the_choices(tmp_path):
     assert row["test_images"] == len(data.test)
     right = predict_plainly(checkpoint, data.test) == np.asarray(data.test.labels)
     assert row["test_top1"] == round(100 * right.mean(), 2)
-    assert read_rows(tmp_path / "attention-variants-test.csv")[0]["network"] == "scaling"
+    table = tmp_path / "attention-variants-test.csv"
+    write_rows(table, [{**row, "network": "softmax"} for row in read_rows(table)])
+    judge_by_test_images(experiment, store, [0, 1], tmp_path)
+    assert [own["network"] for own in read_rows(table)] == ["softmax", "scaling"]
 
 
 def predict_plainly(checkpoint, split):
