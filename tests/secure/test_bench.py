@@ -154,6 +154,8 @@ def test_mixed_networks_keep_their_ratio():
     for ratio, kept in ((0.1, 2), (0.5, 8), (1.0, 15)):
         assert mixed(config, ratio).count(K.RELU_SOFTMAX) == kept
     assert set(paper_networks(config)) >= {"softmax", "mpcvit-0.7", "mpcvit-plus-0.3", "the_x"}
+    evenly = paper_networks(config)["per-layer-0.5"].layers
+    assert [layer.heads.count(K.RELU_SOFTMAX) for layer in evenly] == [2, 2, 2, 1, 1]
     beside_softmax = paper_networks(config)["softmax-scaling-0.5"]
     assert beside_softmax.count(K.SOFTMAX) == 8
     assert beside_softmax.count(K.SCALING) == 7
@@ -208,9 +210,8 @@ def test_profile_writes_a_file_that_search_reads(tmp_path):
         assert message in invoke("profile", TINY, "--out", out, *arguments, code=2).stderr
 
 
-def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch, drawn):
+def test_bench_commands_write_rows_and_figures(tmp_path, drawn):
     kinds = (K.SOFTMAX, K.SCALING, K.RELU_SOFTMAX)  # three are enough to see them ordered
-    monkeypatch.setattr("mpcvit.bench.paper_tables.KINDS", {kind.name: kind for kind in kinds})
     config = tmp_path / "small.toml"
     config.write_text(
         'name = "cifar10-nano"\n[model]\nimage_size = 4\npatch_size = 2\nclasses = 3\n'
@@ -219,7 +220,7 @@ def test_bench_commands_write_rows_and_figures(tmp_path, monkeypatch, drawn):
     )
     rows = {}
     for name, arguments in (
-        ("attention", (config,)),
+        ("attention", (config, "--kinds", ",".join(kind.name for kind in kinds))),
         ("network", (config, "--networks", "scaling", "--profiles", BOTH)),
         ("precision", ()),
     ):

@@ -51,8 +51,9 @@ def random_images(model: ModelConfig, count: int = 1) -> np.ndarray:
 def paper_networks(model: ModelConfig) -> dict[str, Architecture]:
     """Return every network that the paper gives a latency of, by name.
 
-    `softmax-scaling` mixes softmax with scaling. MPCViT+ drops GeLU in half of
-    each layer's tokens, or in half of the layers.
+    `per-layer` has the same number of ReLU-softmax heads in each layer, as nearly as whole
+    heads allow, and `softmax-scaling` mixes softmax with scaling. MPCViT+ drops GeLU in
+    half of each layer's tokens, or in half of the layers.
     """
 
     def uniform(kind: Kind) -> Architecture:
@@ -72,6 +73,7 @@ def paper_networks(model: ModelConfig) -> dict[str, Architecture]:
     return {
         **{name: uniform(kind) for name, kind in kinds.items()},
         **{f"mpcvit-{ratio}": mixed(model, ratio) for ratio in RATIOS},
+        **{f"per-layer-{ratio}": _evenly_mixed(model, ratio) for ratio in RATIOS},
         **{f"softmax-scaling-{ratio}": mixed(model, ratio, **softmax) for ratio in RATIOS},
         **{f"mpcvit-plus-{ratio}": mixed(model, ratio, **tokens) for ratio in (0.3, 0.7)},
         **{f"mpcvit-plus-layer-{ratio}": mixed(model, ratio, **layers) for ratio in (0.3, 0.7)},
@@ -102,11 +104,18 @@ def polynomial_network(model: ModelConfig) -> Architecture:
 
 
 def networks_as_written(model: ModelConfig) -> dict[str, tuple[ModelConfig, Architecture]]:
-    """Return the paper's networks with GeLU by erf, and some with GeLU by tanh too."""
+    """Return the paper's networks with GeLU by erf, and some with GeLU by tanh too.
+
+    Linformer also has the paper's other ratios of tokens.
+    """
     networks = paper_networks(model)
     tanh = replace(model, activation=Activation.GELU_TANH)
     return {
         **{name: (model, architecture) for name, architecture in networks.items()},
+        **{
+            f"linformer-{ratio}": (replace(model, linformer_ratio=ratio), networks["linformer"])
+            for ratio in (0.3, 0.7)
+        },
         **{f"{name}-gelu_tanh": (tanh, networks[name]) for name in _ALSO_WITH_TANH},
     }
 
@@ -126,7 +135,7 @@ def mixed(
     """
     rng = np.random.default_rng(0)
     keeps = np.zeros(model.depth * model.heads, bool)
-    keeps[rng.permutation(keeps.size)[: math.ceil(round(ratio * keeps.size, 9))]] = True
+    keeps[rng.permutation(keeps.size)[: _kept_heads(model, ratio)]] = True
     bare: list[int] = []
     if by_layer:
         bare = rng.permutation(model.depth)[: round(without_gelu * model.depth)].tolist()
@@ -139,6 +148,22 @@ def mixed(
         heads = tuple(kept if keeps_it else SCALING for keeps_it in own)
         layers.append(LayerArchitecture(heads=heads, mlp=mlp))
     return Architecture(layers=tuple(layers))
+
+
+def _kept_heads(model: ModelConfig, ratio: float) -> int:
+    return math.ceil(round(ratio * model.depth * model.heads, 9))
+
+
+def _evenly_mixed(model: ModelConfig, ratio: float) -> Architecture:
+    """Return a network whose layers keep equally many heads; the first ones keep the odd ones."""
+    whole, odd = divmod(_kept_heads(model, ratio), model.depth)
+    kept = (whole + (index < odd) for index in range(model.depth))
+    return Architecture(
+        layers=tuple(
+            LayerArchitecture(heads=(RELU_SOFTMAX,) * own + (SCALING,) * (model.heads - own))
+            for own in kept
+        )
+    )
 
 
 def _drop_tokens(rng: np.random.Generator, tokens: int, share: float) -> MlpChoice:

@@ -21,7 +21,7 @@ from mpcvit.bench.networks import mixed, networks_as_written, random_checkpoint,
 from mpcvit.bench.rows import Row, network_of, row_context
 from mpcvit.classifier import Classifier
 from mpcvit.data import Split
-from mpcvit.kinds.table import KINDS, RELU_SOFTMAX, SOFTMAX
+from mpcvit.kinds.table import KINDS, RELU_SOFTMAX, SOFTMAX, Kind
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.progress import Progress
 from mpcvit.secure.components import block_parts, find_component, softmax_parts
@@ -31,10 +31,15 @@ from mpcvit.secure.spu.stages import fit_fixed_point
 
 
 def bench_attention(
-    model: ModelConfig, profiles: Mapping[str, Profile], *, measure: bool, progress: Progress
+    model: ModelConfig,
+    profiles: Mapping[str, Profile],
+    *,
+    kinds: Sequence[Kind] = (),
+    measure: bool,
+    progress: Progress,
 ) -> Iterator[Row]:
-    """Yield one attention layer of each kind, under one profile after the other."""
-    work = [(kind, name) for kind in KINDS.values() for name in profiles]
+    """Yield one attention layer of each kind, or of some, under one profile after the other."""
+    work = [(kind, name) for kind in kinds or KINDS.values() for name in profiles]
     for index, (kind, name) in enumerate(work):
         progress("attention kinds", index, len(work))
         architecture = Architecture.uniform(kind, depth=model.depth, heads=model.heads)

@@ -29,12 +29,17 @@ from mpcvit.cli.options import AnyModelFile, AsJson, ConfigFile, DataFolder
 from mpcvit.cli.run import ProfileName
 from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_pairs
+from mpcvit.kinds.table import KINDS, parse_kinds
 
 
 @bench.command()
 def attention(
     config_file: ConfigFile = CIFAR,
     profiles: Profiles = PAPER_PROFILE,
+    kinds: Annotated[
+        str | None,
+        typer.Option(help=f"Only these attention kinds, between commas, of {', '.join(KINDS)}."),
+    ] = None,
     measure: Measure = False,
     out: TableOut = None,
     as_json: AsJson = False,
@@ -48,7 +53,13 @@ def attention(
 
     config, settings = load_config(config_file), load_profiles(profiles)
     with counting() as progress:
-        found = bench_attention(config.model, settings, measure=measure, progress=progress)
+        found = bench_attention(
+            config.model,
+            settings,
+            kinds=() if kinds is None else parse_kinds(kinds),
+            measure=measure,
+            progress=progress,
+        )
         found = beside_paper(found, "attention", config.name, "attention-variants")
         rows = written_as_they_come(found, out)
     print_rows(rows, "attention", out, as_json)
