@@ -1,0 +1,315 @@
+"""The rows of the documentation's tables: of files below `results/`, and what is made of them."""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from mpcvit.codec import read_toml
+
+Row = dict[str, Any]
+_OPERATION = re.compile(r"(\w+) (\d+) exchanges ([\d.]+) MB ([\d.]+) s")
+
+
+class Missing:
+    """A value that no file holds."""
+
+    def __format__(self, spec: str) -> str:
+        return "–"
+
+    def __getitem__(self, key: str) -> "Missing":
+        return self
+
+
+class Values(dict[str, Any]):
+    """A row whose missing values print as dashes.
+
+    >>> "{top1:.2f}, {lowered[exchanges]:,.0f}".format_map(Values(top1=73.23))
+    '73.23, –'
+    """
+
+    def __missing__(self, key: str) -> Missing:
+        return Missing()
+
+
+def read_rows(root: Path, *names: str) -> list[Row]:
+    """Return the rows of CSV files below `results/`; a file that is not there has no rows."""
+    found = []
+    for path in (root / "results" / f"{name}.csv" for name in names):
+        if path.exists():
+            with path.open(encoding="utf-8", newline="") as file:
+                for row in csv.DictReader(file):
+                    found.append({key: _number(text) for key, text in row.items() if text})
+    return found
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def beside(rows: Iterable[Row], *, per: str, by: str) -> list[Row]:
+    """Return one row for each value of `per`, which holds its rows by the value of `by`.
+
+    >>> rows = [{"n": "a", "form": "plain", "s": 3}, {"n": "a", "form": "lowered", "s": 1}]
+    >>> beside(rows, per="n", by="form")[0]["lowered"]["s"]
+    1
+    """
+    together: dict[Any, Row] = {}
+    for row in rows:
+        together.setdefault(row[per], {per: row[per]})[str(row[by])] = Values(row)
+    return list(together.values())
+
+
+def joined(*tables: Iterable[Row]) -> list[Row]:
+    """Return the rows of all tables, with those of one network merged; later values win."""
+    together: dict[Any, Row] = {}
+    for row in (row for table in tables for row in table):
+        together.setdefault(row["network"], {}).update(row)
+    return list(together.values())
+
+
+def _shipped(root: Path) -> list[Row]:
+    """Return the networks of `mpcvit demo`, with top-1 in % by form."""
+    path = root / "src" / "mpcvit" / "demo" / "shipped" / "showcase.json"
+    networks = json.loads(path.read_text("utf-8"))["networks"]
+    return [one | {form: 100 * top1 for form, top1 in one["top1"].items()} for one in networks]
+
+
+def _found(root: Path) -> Iterable[Row]:
+    """Return what the search of the demo left of each choice, by layer; the head comes last."""
+    path = root / "src" / "mpcvit" / "demo" / "shipped" / "search" / "search.json"
+    search = json.loads(path.read_text("utf-8"))
+    *layers, (head,) = search["norms"]
+    for index, (norm1, norm2) in enumerate(layers):
+        alphas = (value for own in search["alpha"][index] for value in own)
+        yield {
+            "layer": index,
+            "alphas": " ".join(f"{alpha:.2f}" for alpha in alphas),
+            "norm1": norm1,
+            "norm2": norm2,
+            "gelu": fmean(search["beta"][index]),
+            "merged once": search["tokens"][index][0],
+            "merged twice": search["tokens"][index][1],
+        }
+    yield {"layer": "head", "norm1": head}
+
+
+def _published(root: Path, data: str, experiment: str) -> list[Row]:
+    """Return the paper's values for an experiment."""
+    path = root / "src" / "mpcvit" / "experiments" / "published.toml"
+    networks = read_toml(path, "published figures")[data][experiment]
+    names = {"top1": "paper_top1", "latency_s": "paper_s"}
+    return [
+        {"network": network, **{names[key]: value for key, (value, _) in values.items()}}
+        for network, values in networks.items()
+    ]
+
+
+def _experiment(root: Path, name: str, *folders: str) -> list[Row]:
+    """Return the networks of an experiment on CIFAR-10: the paper's values, and ours."""
+    rows = joined(
+        _published(root, "cifar10", name),
+        *(read_rows(root, f"{folder}/{name}") for folder in folders),
+    )
+    return [{"seeds": "not run", **row} for row in rows]
+
+
+def _trade_off(root: Path) -> list[Row]:
+    """Return figure 7's networks that were trained or timed here, with seconds by profile."""
+    trained = _experiment(root, "trade-off", "cifar10-tiny", "cifar10-tiny-per-layer")
+    timed = beside(read_rows(root, "secure/network-cifar"), per="network", by="profile")
+    seconds = {row["network"]: row for row in timed}
+    for row in trained:
+        own = seconds.get(_as_timed(row["network"]), {})
+        row.update({profile: found for profile, found in own.items() if profile != "network"})
+    return [row for row in trained if "top1_mean" in row or _as_timed(row["network"]) in seconds]
+
+
+def _as_timed(network: str) -> str:
+    """Return the name under which benchmarks know a trained network."""
+    return network.removesuffix("-distilled").replace("linformer-0.5", "linformer")
+
+
+def _other_data_sets(root: Path) -> list[Row]:
+    """Return figure 7's networks on CIFAR-100 and Tiny-ImageNet, beside our modelled seconds."""
+    columns = [
+        {
+            "network": row["network"],
+            f"{data} top1": row.get("paper_top1", Missing()),
+            f"{data} s": row.get("paper_s", Missing()),
+        }
+        for data in ("cifar100", "tiny-imagenet")
+        for row in _published(root, data, "trade-off")
+    ]
+    modelled = {
+        row["network"]: row["modelled_s"] for row in read_rows(root, "secure/network-tiny-imagenet")
+    }
+    rows = joined(columns)
+    for row in rows:
+        row["modelled_s"] = modelled.get(_as_timed(row["network"]), Missing())
+    return rows
+
+
+def _attention_variants(root: Path) -> list[Row]:
+    """Return table 2's kinds: seconds by profile, and the accuracy that was trained here."""
+    rows = [{"network": row["attention"], **row} for row in read_rows(root, "secure/attention")]
+    layers = beside(rows, per="network", by="profile")
+    rows = joined(layers, _experiment(root, "attention-variants", "cifar10-tiny"))
+    return [{"seeds": "not run", **row} for row in rows]
+
+
+def _tiny_ratios(root: Path) -> Iterable[Row]:
+    """Compare seconds of other networks with MPCViT's at the Tiny-ImageNet shape."""
+    rows = {row["network"]: row for row in read_rows(root, "secure/network-tiny-imagenet")}
+    published = {row["network"]: row for row in _published(root, "tiny-imagenet", "trade-off")}
+    pairs = (("softmax", "0.1"), ("mpcformer", "0.3"), ("the_x", "0.1"), ("linformer-0.7", "0.1"))
+    for other, own in pairs:
+        yield {
+            "other": other,
+            "own": own,
+            "ours": rows[other]["modelled_s"] / rows[f"mpcvit-{own}"]["modelled_s"],
+            "paper": published[other]["paper_s"] / published[f"mpcvit-{own}"]["paper_s"],
+        }
+
+
+def _softmax_mixed(root: Path) -> Iterable[Row]:
+    """Compare seconds of softmax mixed with scaling with MPCViT's, by shape and ratio."""
+    shapes = {
+        "CIFAR": read_rows(root, "secure/network-variants", "secure/mpcvit-plus"),
+        "Tiny-ImageNet": read_rows(root, "secure/network-tiny-imagenet"),
+    }
+    for shape, rows in shapes.items():
+        seconds = {row["network"]: row["modelled_s"] for row in rows}
+        for ratio in ("0.3", "0.7"):
+            mixed, own = seconds[f"softmax-scaling-{ratio}"], seconds[f"mpcvit-{ratio}"]
+            yield {"shape": shape, "ratio": ratio, "mixed": mixed, "own": own, "times": mixed / own}
+
+
+def _shares(root: Path, name: str, column: str) -> list[Row]:
+    """Return the share of each part in the seconds of a block, of a network, or of softmax."""
+    tables: dict[tuple[Any, ...], Row] = {}
+    for row in read_rows(root, name):
+        key = (row["table"], row.get("value", ""))
+        tables.setdefault(key, {})[row["part"]] = row[column]
+    return [
+        {
+            "table": table,
+            "value": value,
+            **{part: s / sum(parts.values()) for part, s in parts.items()},
+        }
+        for (table, value), parts in tables.items()
+    ]
+
+
+def _breakdown(root: Path) -> Iterable[Row]:
+    """Return the shares of a network's parts, and of softmax's own parts, by protocol."""
+    for protocol, file, column in (
+        ("SEMI-2K", "semi2k", "modelled_s"),
+        ("Cheetah", "cheetah", "measured_s"),
+    ):
+        shares = {row["table"]: row for row in _shares(root, f"secure/breakdown-{file}", column)}
+        yield shares["softmax"] | shares["network of such blocks"] | {"protocol": protocol}
+
+
+def _against(root: Path, name: str, base: str) -> Iterable[Row]:
+    """Compare each network with one of them, from the file of all pairs."""
+    turned = {"more": "less", "less": "more"}
+    for row in read_rows(root, name):
+        network, other = row["network"], row["other"]
+        if other == base:
+            yield row
+        elif network == base:
+            ends = {"low": row["high"], "high": row["low"]} if "low" in row else {}
+            back = {key: -value for key, value in {"points": row["points"], **ends}.items()}
+            verdict = turned.get(row["verdict"], row["verdict"])
+            yield {**row, **back, "network": other, "other": base, "verdict": verdict}
+
+
+def _alphas(root: Path, name: str) -> list[Row]:
+    """Return the mean alpha of each layer, by search and seed."""
+    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    for row in read_rows(root, name):
+        if row["parameter"] == "alpha":
+            layers = found.setdefault((row["search"], row["seed"]), {})
+            layers.setdefault(row["layer"], []).append(row["value"])
+    return [
+        {"search": search, "seed": seed, **{f"layer {i}": fmean(own) for i, own in layers.items()}}
+        for (search, seed), layers in found.items()
+    ]
+
+
+def _operations(root: Path, name: str) -> Iterable[Row]:
+    """Return the operations of each row, from its column `made_of`."""
+    for row in read_rows(root, name):
+        for operation, *counts in _OPERATION.findall(row["made_of"]):
+            names = ("operation_exchanges", "operation_mb", "operation_s")
+            yield {
+                **row,
+                "operation": operation,
+                **dict(zip(names, map(float, counts), strict=True)),
+            }
+
+
+def _layers(root: Path) -> Iterable[Row]:
+    """Return what the layers of each network take, from the least to the most."""
+    networks: dict[str, list[Row]] = {}
+    for row in read_rows(root, "secure/layers"):
+        networks.setdefault(row["network"], []).append(row)
+    for network, layers in networks.items():
+        row: Row = {"network": network}
+        for field in ("exchanges", "sent_mb", "modelled_s"):
+            values = [layer[field] for layer in layers]
+            row[field] = {"least": min(values), "most": max(values)}
+        yield row
+
+
+def _by_seed(root: Path, *names: str) -> list[Row]:
+    """Return a row for each network, which holds its rows by `seed 0` and so on."""
+    runs = [row | {"seed": f"seed {row['seed']}"} for row in read_rows(root, *names)]
+    return beside(runs, per="network", by="seed")
+
+
+def _seeds(root: Path, *folders: str) -> list[Row]:
+    """Return each network's accuracy by seed, and the mean."""
+    runs = _by_seed(root, *(f"{folder}/trade-off-runs" for folder in folders))
+    return joined(runs, read_rows(root, *(f"{folder}/trade-off" for folder in folders)))
+
+
+def _lengths(root: Path, *folders: str) -> Iterable[Row]:
+    """Return the last epoch of each network in trainings of different length."""
+    for folder in folders:
+        last = {
+            row["network"]: row
+            for row in read_rows(root, f"{folder}/trade-off-epochs")
+            if row["seed"] == 0
+        }
+        yield {"training": folder, **{name: Values(row) for name, row in last.items()}}
+
+
+SOURCES: dict[str, Callable[..., Iterable[Row]]] = {
+    "shipped": _shipped,
+    "found": _found,
+    "experiment": _experiment,
+    "trade_off": _trade_off,
+    "attention_variants": _attention_variants,
+    "other_data_sets": _other_data_sets,
+    "tiny_ratios": _tiny_ratios,
+    "softmax_mixed": _softmax_mixed,
+    "shares": _shares,
+    "breakdown": _breakdown,
+    "against": _against,
+    "alphas": _alphas,
+    "operations": _operations,
+    "layers": _layers,
+    "by_seed": _by_seed,
+    "seeds": _seeds,
+    "lengths": _lengths,
+}
