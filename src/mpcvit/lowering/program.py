@@ -45,7 +45,7 @@ from mpcvit.storage import read_json, replacing_folder
 
 Shapes = dict[str, tuple[int, ...]]
 _WEIGHTS = "weights.safetensors"
-_BATCH = 64  # images of which `judge_all` judges many
+_BATCH = 64  # images that `judge_all` judges at a time
 _MOST_SCRIPTS = 16  # that one program carries
 
 
