@@ -64,6 +64,7 @@ def test_a_search_starts_from_a_checkpoint(folder):
     assert SearchResult.load(out).provenance.started_from == first.parameter_digest
 
 
+@pytest.mark.long
 def test_layer_norms_become_batch_norms(folder):
     source, out = folder / "first" / "model.safetensors", folder / "converted"
     gradual = ("--set", "model.norm=batch", "--set", "train.norm_transition_epochs=0.5")

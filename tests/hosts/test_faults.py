@@ -65,6 +65,7 @@ def test_a_killed_client(site, served, nothing_left):
     served.wait_until_idle()
 
 
+@pytest.mark.long
 def test_a_killed_attendant(site, served):
     before = len(served.visits())
     with lines_to(served.address, 2) as (one, another):
@@ -83,6 +84,7 @@ def test_a_killed_attendant(site, served):
     served.wait_until_idle()
 
 
+@pytest.mark.long
 def test_a_line_that_is_cut_for_3_s(site, served):
     """It is not worth a word."""
     before = len(served.visits())

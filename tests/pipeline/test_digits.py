@@ -62,6 +62,7 @@ def compared():
     return {Path(row["name"]).name: row for row in rows}
 
 
+@pytest.mark.long
 def test_one_layer(tmp_path, monkeypatch):
     """Every command once, as far as numbers do not depend on a long training."""
     monkeypatch.chdir(tmp_path)

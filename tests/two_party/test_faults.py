@@ -13,6 +13,7 @@ import pytest
 import mpcvit
 from mpcvit.artifacts.profile import Limits, NetworkLink, load_profile
 from mpcvit.errors import UserError
+from tests.marks import mostly_long
 from tests.two_party.processes import children, working_below
 
 # so slow that every layer takes seconds
@@ -50,7 +51,7 @@ def fails(checkpoint, pixels, strike, expected, within_s):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("role", ["model_owner", "data_owner"])
+@pytest.mark.parametrize("role", mostly_long(["model_owner", "data_owner"], "model_owner"))
 def test_a_killed_party(checkpoint, pixels, nobody_left, role):
     def kill():
         os.kill(children("mpcvit.secure.parties.party")[role], signal.SIGKILL)

@@ -11,6 +11,7 @@ import mpcvit
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
+from tests.marks import mostly_long
 from tests.records import counts
 from tests.tolerances import FXP18, assert_close
 from tests.two_party.conftest import shared_count
@@ -46,7 +47,7 @@ def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, nobody_lef
     assert result.record.notes == ()
 
 
-@pytest.mark.parametrize("given", [None, "3"])
+@pytest.mark.parametrize("given", mostly_long([None, "3"], None))
 def test_parties_share_the_cores(checkpoint, pixels, nobody_left, monkeypatch, given):
     """Threads of a product spin if they have no core; a limit that the user set stays."""
     if given is None:

@@ -76,6 +76,7 @@ def test_nothing_secret_but_ciphertexts_is_kept(dealer, key):
     assert not any(seed in content for seed in seeds)
 
 
+@pytest.mark.long
 def test_strangers(dealer, certificates, tmp_path):
     make_certificates(tmp_path / "foreign", names=ALL)
     with pytest.raises(DealerError, match=r"certificate of the dealer .* is not accepted"):

@@ -11,6 +11,9 @@ FITTED_AT_RANDOM = ("left", "right", "output", "max_error")
 RECORDED = json.loads(FILE.read_text())
 
 
+pytestmark = pytest.mark.long  # many plans are tried
+
+
 @pytest.fixture(scope="module")
 def chosen():
     return json.loads(json.dumps(choose_plan()))

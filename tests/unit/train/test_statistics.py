@@ -133,6 +133,7 @@ def test_no_image_runs_away(trained, dataset):
     assert int((largest > 10 * np.median(largest)).sum()) == 0
 
 
+@pytest.mark.long
 def test_layer_norms_turn_into_batch_norms_gradually(dataset, tmp_path):
     config = configure("train.norm_transition_epochs=1.0", "train.epochs=1")
     shares = [float(layer_share(config.train, jnp.asarray(t))) for t in (0.0, 0.25, 1.0, 1.5)]

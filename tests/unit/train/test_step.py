@@ -9,6 +9,7 @@ from mpcvit.data import Batch
 from mpcvit.train.devices import Devices
 from mpcvit.train.step import _empty_batch, _make_gradients, initial_state, make_step
 from tests.configs import TINY
+from tests.marks import mostly_long
 from tests.unit.train.test_state import distilled, searching, supervised
 
 STILL = ("model.attention_dropout=0.0", "model.stochastic_depth=0.0", "train.batch_size=16")
@@ -50,7 +51,7 @@ def furthest(one, other):
     return max(jax.tree.leaves(parts))
 
 
-@pytest.mark.parametrize("make_task", [supervised, distilled, searching])
+@pytest.mark.parametrize("make_task", mostly_long([supervised, distilled, searching], supervised))
 def test_micro_batches_have_the_gradients_of_the_batch(make_task):
     """However many images a device takes at once, gradients are means over all of them."""
     whole = gradients(make_task, *STILL, "train.piece_size=8")
@@ -59,7 +60,7 @@ def test_micro_batches_have_the_gradients_of_the_batch(make_task):
     assert furthest(whole, doubled) > ROUNDING
 
 
-@pytest.mark.parametrize("make_task", [supervised, distilled])
+@pytest.mark.parametrize("make_task", mostly_long([supervised, distilled], supervised))
 def test_blocks_that_are_computed_again_have_the_same_gradients(make_task):
     """Also where dropout draws at random, and where batch norms report their statistics."""
     settings = ("train.batch_size=16", "model.norm=batch", "train.norm_transition_epochs=2")
