@@ -262,7 +262,7 @@ def _check_certificates(folder: Path) -> Check:
     if days < _SOON_DAYS:
         return report(State.NOTE, f"{found}: {days} days are left", again)
     if role != DEALER:
-        from mpcvit.hosts.allowed import read_allowed
+        from mpcvit.hosts.peer import read_allowed
 
         peers = read_allowed(credentials.allowed)
         found += f", accepts {', '.join(peers.values()) or 'nobody'}"
@@ -316,9 +316,8 @@ def _check_address(role: str, address: str, tls: Path | None) -> Check:
 
 def _shake_hands(line: socket.socket, host: str, role: str, tls: Path) -> str:
     """Return who answers over TLS; raise if it is not who was expected."""
-    from mpcvit.hosts.allowed import read_allowed
     from mpcvit.hosts.credentials import Credentials
-    from mpcvit.hosts.peer import SERVER, peer_of
+    from mpcvit.hosts.peer import SERVER, peer_of, read_allowed
 
     credentials = Credentials(folder=tls.absolute())
     is_server = role == SERVER

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mpcvit.hosts.allowed import allow, read_allowed
 from mpcvit.hosts.certificates import make_certificates
+from mpcvit.hosts.peer import allow, read_allowed
 from mpcvit.secure.parties.roles import free_addresses
 from mpcvit.secure.service.quota import open_state
 from tests.hosts.service import Client, Served, make_site, wait_until

@@ -17,7 +17,7 @@ from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
 from mpcvit.codec import encode
-from mpcvit.cost.forecast import forecast
+from mpcvit.cost.estimate import forecast
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import SOFTMAX
 from mpcvit.secure import memory_check

@@ -13,7 +13,7 @@ from mpcvit.bench.lowered import lower_like
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
 from mpcvit.bench.rows import Row, row_context, spread
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
-from mpcvit.cost.forecast import forecast_for
+from mpcvit.cost.estimate import forecast_for
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model, PublicProgram
 from mpcvit.progress import Progress

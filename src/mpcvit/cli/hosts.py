@@ -242,9 +242,8 @@ def predict(
 
     Example: mpcvit predict photo.png --server model.example.org:9000 --tls certs/client
     """
-    from mpcvit.hosts.allowed import read_allowed
     from mpcvit.hosts.credentials import load_credentials
-    from mpcvit.hosts.peer import CLIENT
+    from mpcvit.hosts.peer import CLIENT, read_allowed
     from mpcvit.secure.predict import predict as stage
 
     settings = load_profile(profile or default_profile(dealer))

@@ -25,14 +25,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from mpcvit.errors import UserError
-from mpcvit.hosts.allowed import (
-    ALLOWED_FILE,
-    allow,
-    read_allowed,
-    require_name,
-    revoke,
-    write_allowed,
-)
 from mpcvit.hosts.credentials import (
     AUTHORITY_FILE,
     CERTIFICATE_FILE,
@@ -41,7 +33,17 @@ from mpcvit.hosts.credentials import (
     read_certificate,
     why_not_now,
 )
-from mpcvit.hosts.peer import CLIENT, DEALER, SERVER
+from mpcvit.hosts.peer import (
+    ALLOWED_FILE,
+    CLIENT,
+    DEALER,
+    SERVER,
+    allow,
+    read_allowed,
+    require_name,
+    revoke,
+    write_allowed,
+)
 from mpcvit.storage import replacing_folder
 
 AUTHORITY_FOLDER, DEALER_AUTHORITY_FOLDER = "ca", "dealer-ca"

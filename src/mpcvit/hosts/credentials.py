@@ -10,6 +10,8 @@ The two authorities are apart, because the dealer knows all masks: nobody who ho
 certificate of the dealer's authority may stand in the line between server and client.
 """
 
+import ctypes
+import resource
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +23,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 
 from mpcvit.errors import UserError
-from mpcvit.hosts.allowed import ALLOWED_FILE, read_allowed
-from mpcvit.hosts.peer import DEALER
+from mpcvit.hosts.peer import ALLOWED_FILE, DEALER, read_allowed
 
 KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE = "key.pem", "cert.pem", "ca.pem"
 DEALER_AUTHORITY_FILE = "dealer-ca.pem"
@@ -200,3 +201,13 @@ class ListeningContext:
             except OSError:
                 seen.append(None)
         return tuple(seen)
+
+
+_PR_SET_DUMPABLE = 4
+
+
+def protect_memory() -> None:
+    """Switch off core dumps, and let no other process of this user read this one's memory."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # the limit alone does not stop a core pattern that pipes dumps into a program
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

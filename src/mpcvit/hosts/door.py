@@ -15,13 +15,12 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from mpcvit.errors import UserError
 from mpcvit.hosts.peer import Peer, peer_of
-from mpcvit.hosts.tasks import end_tasks
 
 First = TypeVar("First")
 STREAM_BYTES = 1 << 20  # read ahead, and written behind, on one connection
@@ -320,3 +319,21 @@ class _Arriving:
 
 def _host(address: str) -> str:
     return address.rpartition(":")[0]
+
+
+_AGAIN_S = 2.0  # leaves time to tidy up
+
+
+async def end_tasks(tasks: "Collection[asyncio.Task[None]]") -> None:
+    """Cancel tasks, and return when all of them have ended.
+
+    `asyncio.wait_for` loses a cancellation that comes together with its result (Python
+    3.11 and before), so that once may not be enough.
+    """
+    running = list(tasks)
+    pending = set(running)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=_AGAIN_S)
+    await asyncio.gather(*running, return_exceptions=True)  # nobody else asks how they ended

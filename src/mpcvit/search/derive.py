@@ -21,11 +21,12 @@ from mpcvit.artifacts.latency import Cost
 from mpcvit.artifacts.resolve import made_explicit
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
-from mpcvit.search.budget import Option, choose
 from mpcvit.search.options import (
     HeadOption,
+    Option,
     Unit,
     architecture_of,
+    choose,
     heads_of,
     layer_options,
     norm_options,

@@ -12,14 +12,12 @@ import numpy as np
 from mpcvit.artifacts.choices import Choice, Mixture
 from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.latency import LatencyTable
-from mpcvit.artifacts.provenance import SEARCH_FILE, Environment, Provenance, content_digest
+from mpcvit.artifacts.provenance import SEARCH_FILE, content_digest
 from mpcvit.artifacts.resolve import fewer_tokens, mixture_of
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.codec import encode
 from mpcvit.data import Batch, Dataset
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.model.start import start_from
-from mpcvit.model.vit import ViT, init_parameters
 from mpcvit.search.objective import (
     FormPrices,
     NetworkShares,
@@ -27,19 +25,16 @@ from mpcvit.search.objective import (
     expected_seconds,
     network_seconds,
 )
-from mpcvit.train.devices import DTYPES
-from mpcvit.train.evaluate import Evaluation
+from mpcvit.train.evaluate import Evaluation, cross_entropy, in_top
 from mpcvit.train.loop import Observer, fit
-from mpcvit.train.losses import cross_entropy, in_top
-from mpcvit.train.statistics import Statistics, layer_share, learn, measure
-from mpcvit.train.step import Outcome
-from mpcvit.train.supervised import identity_of
+from mpcvit.train.statistics import layer_share, learn
+from mpcvit.train.step import Outcome, Task
 
 _SHARES = ("alpha", "beta", "layer_share", "token_shares")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class Search(Task):
     """The task of learning labels with as few seconds as they are worth.
 
         loss = CE + lambda seconds(alpha) + eta seconds(beta)
@@ -48,38 +43,18 @@ class Search:
     Shares begin at 1 and are brought back into [0, 1] after each step.
     """
 
-    config: Config
     latency: LatencyTable
-    data_fingerprint: str
-    classes: tuple[str, ...] = ()
-    start: Checkpoint | None = None
 
     @property
-    def mixture(self) -> Mixture:
+    def form(self) -> Mixture:
         return mixture_of(self.config.model, self.config.search)
-
-    @property
-    def model(self) -> ViT:
-        train = self.config.train
-        dtype = DTYPES[train.precision]
-        return ViT(self.config.model, self.mixture, dtype=dtype, remat=train.remat)
 
     def identity(self) -> dict[str, Any]:
         return {
             "search": encode(self.config.search),
             "latency": content_digest(encode(self.latency)),
-            "data_fingerprint": self.data_fingerprint,
-            **identity_of(self.start),
+            **super().identity(),
         }
-
-    def init(self, seed: int) -> Any:
-        fresh = init_parameters(self.config.model, self.mixture, seed)
-        if self.start is None:
-            return fresh
-        return start_from(self.start, fresh, self.config.model, self.classes).parameters
-
-    def frozen(self) -> Any:
-        return {}
 
     def loss(
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
@@ -95,9 +70,6 @@ class Search:
             "top1": in_top(logits, jnp.argmax(batch.targets, axis=-1), 1).sum(),
         }
         return task + penalty, Outcome(metrics, statistics)
-
-    def statistics(self, parameters: Any, images: jax.Array) -> Statistics:
-        return measure(self.model, parameters, images)
 
     def penalty(self, parameters: Any) -> tuple[jax.Array, jax.Array]:
         """Return the latency term of the loss, and the seconds that it weighs."""
@@ -130,28 +102,17 @@ class Search:
             parameters,
         )
 
-    def logits(self, parameters: Any, images: jax.Array) -> jax.Array:
-        return self.model.apply({"params": parameters}, images)[0]
-
     def epoch_values(self, parameters: Any) -> dict[str, Any]:
         choices = vars(self._shares(parameters))
         return {name: [_plain(a) for a in arrays] for name, arrays in choices.items() if arrays}
 
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
-        notes = self.epoch_values(parameters)
         SearchResult(
             model=self.config.model,
             search=self.config.search,
-            **{"beta": (), **notes},
+            **{"beta": (), **self.epoch_values(parameters)},
             latency=self.latency,
-            provenance=Provenance(
-                origin="searched",
-                environment=Environment.current(),
-                config=encode(self.config),
-                data_fingerprint=self.data_fingerprint,
-                started_from="" if self.start is None else self.start.parameter_digest,
-                metrics=evaluation.as_metrics(),
-            ),
+            provenance=self.provenance("searched", evaluation),
         ).save(folder / SEARCH_FILE)
 
     def _shares(self, parameters: Any) -> NetworkShares:

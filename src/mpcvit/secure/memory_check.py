@@ -10,7 +10,7 @@ from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile
 from mpcvit.codec import decode
-from mpcvit.cost.forecast import MEMORY_ERROR, forecast_for
+from mpcvit.cost.estimate import MEMORY_ERROR, forecast_for
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import DESCRIPTION
 from mpcvit.memory import available_bytes

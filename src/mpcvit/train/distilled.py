@@ -19,9 +19,8 @@ from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.layers import default_init
 from mpcvit.model.vit import ViT, merge_to
 from mpcvit.train.devices import DTYPES
-from mpcvit.train.evaluate import Evaluation
+from mpcvit.train.evaluate import Evaluation, cross_entropy, divergence, in_top, token_distance
 from mpcvit.train.loop import Observer, fit
-from mpcvit.train.losses import cross_entropy, divergence, in_top, token_distance
 from mpcvit.train.statistics import Statistics, layer_share, learn
 from mpcvit.train.step import Outcome
 from mpcvit.train.supervised import Supervised

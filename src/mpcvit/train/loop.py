@@ -24,10 +24,9 @@ from mpcvit.storage import holding, require_room
 from mpcvit.train.devices import Devices
 from mpcvit.train.evaluate import Evaluator
 from mpcvit.train.log import RunLog
-from mpcvit.train.optimizer import learning_rate
 from mpcvit.train.state import State, identify, load_state, save_state
 from mpcvit.train.statistics import FixedStatistics, variance_ratio
-from mpcvit.train.step import Task, initial_state, make_step
+from mpcvit.train.step import Task, initial_state, learning_rate, make_step
 
 REPORT_EVERY_S = 0.5
 

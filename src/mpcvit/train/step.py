@@ -1,20 +1,27 @@
-"""One update: a task's gradients over all devices, and the optimiser."""
+"""One update of a task: its gradients over all devices, and the optimiser."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from mpcvit.artifacts.config import Config
+from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.choices import Mixture
+from mpcvit.artifacts.config import Config, TrainConfig
+from mpcvit.artifacts.provenance import Environment, Provenance
+from mpcvit.codec import encode
 from mpcvit.data import Batch
-from mpcvit.train.devices import Devices
+from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.model.start import start_from
+from mpcvit.model.vit import ViT, init_parameters
+from mpcvit.train.devices import DTYPES, Devices
 from mpcvit.train.evaluate import Evaluation
-from mpcvit.train.optimizer import make_optimizer
 from mpcvit.train.state import State
-from mpcvit.train.statistics import Statistics, follow
+from mpcvit.train.statistics import Statistics, follow, measure
 
 Metrics = dict[str, jax.Array]
 
@@ -26,44 +33,77 @@ class Outcome(NamedTuple):
     statistics: Statistics  # of batch norms
 
 
-class Task(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Task:
     """A task for the training loop: parameters, a loss, and an artifact to save."""
+
+    config: Config
+    data_fingerprint: str
+    classes: tuple[str, ...] = ()
+    start: Checkpoint | None = None
+
+    @property
+    def form(self) -> Architecture | Mixture:
+        """What the network computes."""
+        raise NotImplementedError
+
+    @property
+    def model(self) -> ViT:
+        train = self.config.train
+        dtype = DTYPES[train.precision]
+        return ViT(self.config.model, self.form, dtype=dtype, remat=train.remat)
 
     def identity(self) -> dict[str, Any]:
         """Return what identifies a run beyond its configuration; a resumed run must agree."""
-        ...
+        start = {} if self.start is None else {"start": self.start.parameter_digest}
+        return {"data_fingerprint": self.data_fingerprint, **start}
 
     def init(self, seed: int) -> Any:
-        """Return fresh parameters."""
-        ...
+        """Return fresh parameters, or what a start gives of them."""
+        fresh = init_parameters(self.config.model, self.form, seed)
+        if self.start is None:
+            return fresh
+        return start_from(self.start, fresh, self.config.model, self.classes).parameters
 
     def frozen(self) -> Any:
         """Return arrays that the loss reads and that are not learnt, such as a teacher's."""
-        ...
+        return {}
 
     def loss(
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
     ) -> tuple[jax.Array, Outcome]:
         """Return the scalar to minimise; `epoch` counts those done, the present one in part."""
-        ...
+        raise NotImplementedError
 
     def statistics(self, parameters: Any, images: jax.Array) -> Statistics:
         """Return the statistics of batch norms in a batch, in the tree of the parameters."""
-        ...
+        return measure(self.model, parameters, images)
 
     def project(self, parameters: Any) -> Any:
         """Bring updated parameters back into their allowed range."""
-        ...
+        return parameters
 
-    def logits(self, parameters: Any, images: jax.Array) -> jax.Array: ...
+    def logits(self, parameters: Any, images: jax.Array) -> jax.Array:
+        return self.model.apply({"params": parameters}, images)[0]
 
     def epoch_values(self, parameters: Any) -> dict[str, Any]:
         """Return values to log for an epoch beside its losses: lists with an entry per layer."""
-        ...
+        return {}
 
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
         """Write the task's artifact."""
-        ...
+        raise NotImplementedError
+
+    def provenance(self, origin: str, evaluation: Evaluation, teacher: str = "") -> Provenance:
+        return Provenance(
+            origin=origin,
+            environment=Environment.current(),
+            config=encode(self.config),
+            data_fingerprint=self.data_fingerprint,
+            started_from="" if self.start is None else self.start.parameter_digest,
+            teacher=teacher,
+            metrics=evaluation.as_metrics(),
+        )
 
 
 def initial_state(task: Task, config: Config, steps_per_epoch: int) -> State:
@@ -145,4 +185,38 @@ def _empty_batch(config: Config) -> Batch:
         targets=jnp.zeros((batch, config.model.classes)),
         labels=jnp.zeros((batch,), jnp.int32),
         indices=jnp.zeros((batch,), jnp.int32),
+    )
+
+
+def learning_rate(config: TrainConfig, steps_per_epoch: int) -> optax.Schedule:
+    """Rise linearly over the warm-up, then fall along a half cosine to the floor."""
+    total = config.epochs * steps_per_epoch
+    warmup = min(round(config.warmup_epochs * steps_per_epoch), total - 1)
+    if warmup == 0:
+        floor = config.min_learning_rate / config.learning_rate
+        return optax.cosine_decay_schedule(config.learning_rate, total, alpha=floor)
+    return optax.warmup_cosine_decay_schedule(
+        init_value=config.warmup_learning_rate,
+        peak_value=config.learning_rate,
+        warmup_steps=warmup,
+        decay_steps=total,
+        end_value=config.min_learning_rate,
+    )
+
+
+def make_optimizer(config: TrainConfig, steps_per_epoch: int) -> optax.GradientTransformation:
+    """Only the kernels of linears decay: not biases, norms, positions or tokens."""
+    adamw = optax.adamw(
+        learning_rate(config, steps_per_epoch),
+        weight_decay=config.weight_decay,
+        mask=_kernels,
+    )
+    if config.clip_norm == 0:
+        return adamw
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw)
+
+
+def _kernels(parameters: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: getattr(path[-1], "key", None) == "kernel", parameters
     )

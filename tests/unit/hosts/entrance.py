@@ -8,9 +8,9 @@ import threading
 import time
 
 from mpcvit.errors import UserError
-from mpcvit.hosts.allowed import read_allowed
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.hosts.door import Door, DoorLimits
+from mpcvit.hosts.peer import read_allowed
 
 SOON_S = 2.0  # within which an allowed client must be in
 HELLO, WELCOME = b"hello", b"in"

@@ -3,7 +3,7 @@
 import pytest
 
 from mpcvit.errors import UserError
-from mpcvit.hosts.allowed import allow, read_allowed, require_name, revoke, write_allowed
+from mpcvit.hosts.peer import allow, read_allowed, require_name, revoke, write_allowed
 
 ONE, TWO, THREE = "1" * 64, "2" * 64, "ab" * 32
 

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 from mpcvit.cli import app
 from mpcvit.errors import UserError
-from mpcvit.hosts.allowed import read_allowed
 from mpcvit.hosts.certificates import make_certificates, names_listed, revoke_client
 from mpcvit.hosts.credentials import Credentials, load_credentials, read_certificate
-from mpcvit.hosts.peer import CLIENT, DEALER, SERVER
+from mpcvit.hosts.peer import CLIENT, DEALER, SERVER, read_allowed
 from tests.unit.hosts.shaking import shake
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from mpcvit.hosts import tasks
-from mpcvit.hosts.tasks import end_tasks
+from mpcvit.hosts import door
+from mpcvit.hosts.door import end_tasks
 
 
 def test_a_task_that_misses_a_cancellation_is_cancelled_again(monkeypatch):
-    monkeypatch.setattr(tasks, "_AGAIN_S", 0.02)
+    monkeypatch.setattr(door, "_AGAIN_S", 0.02)
     missed = []
 
     async def stubborn():

@@ -22,7 +22,7 @@ from mpcvit.train.distilled import (
     refuse_teacher,
     retrain,
 )
-from mpcvit.train.losses import divergence, token_distance
+from mpcvit.train.evaluate import divergence, token_distance
 from tests import reference
 from tests.configs import TINY
 from tests.models import perturbed_parameters

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.train.losses import cross_entropy, in_top
+from mpcvit.train.evaluate import cross_entropy, in_top
 from tests.tolerances import F32, assert_close
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpcvit.artifacts.config import TrainConfig
-from mpcvit.train.optimizer import learning_rate, make_optimizer
+from mpcvit.train.step import learning_rate, make_optimizer
 
 STEPS = 11  # per epoch
 

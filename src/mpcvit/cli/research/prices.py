@@ -55,9 +55,8 @@ def estimate(
     Example: mpcvit estimate vit-base
     """
     from mpcvit.artifacts.profile import NetworkLink
-    from mpcvit.cost.estimate import SOURCE
+    from mpcvit.cost.estimate import LOWERED_KINDS, MEMORY_ERROR, SOURCE, forecast
     from mpcvit.cost.estimate import estimate as stage
-    from mpcvit.cost.forecast import LOWERED_KINDS, MEMORY_ERROR, forecast
     from mpcvit.secure.memory_check import read_network
 
     network = NetworkLink(

@@ -93,8 +93,7 @@ def serve(
     from mpcvit.dealer.keys import load_private_key
     from mpcvit.dealer.server import serve_dealer
     from mpcvit.dealer.table import JobLimits, JobTable
-    from mpcvit.hosts.credentials import ListeningContext, load_credentials
-    from mpcvit.hosts.hardening import protect_memory
+    from mpcvit.hosts.credentials import ListeningContext, load_credentials, protect_memory
     from mpcvit.hosts.peer import DEALER
     from mpcvit.secure.parties.roles import resolve
 

@@ -18,8 +18,7 @@ from mpcvit.dealer.keys import PUBLIC_FILE, load_private_key, make_keys
 from mpcvit.dealer.server import serve_dealer
 from mpcvit.dealer.table import JobLimits, JobTable
 from mpcvit.hosts.certificates import make_certificates
-from mpcvit.hosts.credentials import Credentials
-from mpcvit.hosts.hardening import protect_memory
+from mpcvit.hosts.credentials import Credentials, protect_memory
 from mpcvit.hosts.peer import CLIENT, DEALER, SERVER
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.parties.roles import CERTIFIED, Address, Role

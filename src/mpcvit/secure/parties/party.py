@@ -24,8 +24,7 @@ import numpy as np
 from mpcvit.codec import decode
 from mpcvit.dealer.errors import DealerError
 from mpcvit.errors import UserError
-from mpcvit.hosts.credentials import Credentials
-from mpcvit.hosts.hardening import protect_memory
+from mpcvit.hosts.credentials import Credentials, protect_memory
 from mpcvit.lowering.program import load_model
 from mpcvit.secure.parties.events import (
     Connected,

@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import time
 
-from mpcvit.hosts.door import Stream
-from mpcvit.hosts.tasks import end_tasks
+from mpcvit.hosts.door import Stream, end_tasks
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.service.messages import (
     ALIVE_EVERY_S,

@@ -9,11 +9,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from mpcvit.errors import UserError
-from mpcvit.hosts.allowed import read_allowed
 from mpcvit.hosts.credentials import Credentials
-from mpcvit.hosts.door import STREAM_BYTES, Stream
-from mpcvit.hosts.peer import SERVER, peer_of
-from mpcvit.hosts.tasks import end_tasks
+from mpcvit.hosts.door import STREAM_BYTES, Stream, end_tasks
+from mpcvit.hosts.peer import SERVER, peer_of, read_allowed
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Address, resolve, split_address
 from mpcvit.secure.service.control import ControlConnection

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mpcvit.artifacts.profile import Profile
-from mpcvit.hosts.tasks import end_tasks
+from mpcvit.hosts.door import end_tasks
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.parties.events import Journal
 from mpcvit.secure.parties.job import OwnModel

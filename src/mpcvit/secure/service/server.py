@@ -15,11 +15,10 @@ from typing import Any
 
 from mpcvit.artifacts.profile import Dealer, Profile
 from mpcvit.errors import UserError
-from mpcvit.hosts.allowed import read_allowed
 from mpcvit.hosts.credentials import Credentials, ListeningContext
 from mpcvit.hosts.door import Door, Guest, RefusedError, Stream
 from mpcvit.hosts.log import LogWriter
-from mpcvit.hosts.peer import CLIENT, Peer
+from mpcvit.hosts.peer import CLIENT, Peer, read_allowed
 from mpcvit.lowering.engine import EngineSettings
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.parties.agreement import Terms, first_difference

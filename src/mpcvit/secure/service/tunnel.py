@@ -11,8 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 
 from mpcvit.errors import UserError
-from mpcvit.hosts.door import STREAM_BYTES, Stream
-from mpcvit.hosts.tasks import end_tasks
+from mpcvit.hosts.door import STREAM_BYTES, Stream, end_tasks
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Address
 from mpcvit.secure.parties.sockets import dial, listen
