@@ -1,6 +1,7 @@
 """Checks of a machine: what would not work on it, and what to do about it."""
 
 import importlib.metadata
+import math
 import os
 import platform
 import re
@@ -18,6 +19,7 @@ from enum import Enum
 from pathlib import Path
 
 from mpcvit.errors import UserError
+from mpcvit.memory import available_bytes
 from mpcvit.storage import cache_folder, size_text
 
 _PYTHONS = ((3, 10), (3, 11))
@@ -122,8 +124,8 @@ def _check_cores() -> Check:
 
 
 def _check_memory() -> Check:
-    free = _free_memory()
-    found = f"{size_text(free)} free"
+    free = available_bytes()
+    found = f"{size_text(free)} free" if math.isfinite(free) else "nothing says how much is free"
     advice = "a party takes 0.4 GB for a small network and 3 GB for a larger one, on each host"
     state = State.FINE if free >= _COMFORTABLE_MEMORY else State.NOTE
     if free < _LEAST_MEMORY:
@@ -131,18 +133,6 @@ def _check_memory() -> Check:
     return Check(
         name="memory", state=state, found=found, advice="" if state is State.FINE else advice
     )
-
-
-def _free_memory() -> int:
-    """Return the bytes that this process may still use: of the machine, and of its container."""
-    free = int(re.findall(r"\d+", _first_line("/proc/meminfo", "MemAvailable"))[0]) * 1024
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-    except (OSError, ValueError):  # no container, or none with a limit
-        return free
-    return min(free, limit - used)
 
 
 def _check_packages() -> Check:

@@ -1,5 +1,6 @@
 """How much memory a process has taken, and how much this machine can still give."""
 
+import math
 from pathlib import Path
 
 _KIB = 1024
@@ -13,13 +14,14 @@ def peak_bytes() -> int:
     return _field(Path("/proc/self/status"), "VmHWM") or 0
 
 
-def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float:
     """Return what new processes may take: of the machine, or of this container if that is less.
 
     File contents that the kernel keeps in memory count as available, as it can drop them.
+    Where nothing says how much there is, nothing limits it.
     """
     machine = _field(proc / "meminfo", "MemAvailable")
-    return min([machine or 0, *_left_in_groups(proc, groups)])
+    return min([math.inf if machine is None else machine, *_left_in_groups(proc, groups)])
 
 
 def _left_in_groups(proc: Path, groups: Path) -> list[int]:
@@ -31,13 +33,14 @@ def _left_in_groups(proc: Path, groups: Path) -> list[int]:
             continue
         root = groups / controllers
         folder = root / path.lstrip("/")
-        names = ("memory.max", "memory.current", "inactive_file")
+        names, total = ("memory.max", "memory.current"), ""
         if controllers:
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            names, total = ("memory.limit_in_bytes", "memory.usage_in_bytes"), "total_"
         for place in (folder, *folder.parents):
             limit, used = _read(place / names[0]).strip(), _read(place / names[1]).strip()
             if limit.isdigit() and used.isdigit():
-                dropped = _field(place / "memory.stat", names[2], unit=1) or 0
+                files = (f"{total}{kind}active_file" for kind in ("", "in"))
+                dropped = sum(_field(place / "memory.stat", own, unit=1) or 0 for own in files)
                 left.append(max(int(limit) - int(used) + dropped, 0))
             if place == root:
                 break

@@ -185,7 +185,7 @@ def require_room(folder: Path, needed_bytes: int) -> None:
         )
 
 
-def size_text(size_bytes: int) -> str:
+def size_text(size_bytes: float) -> str:
     """Return a size with the largest unit that leaves a whole number of it.
 
     >>> size_text(0), size_text(2_500), size_text(31_000_000), size_text(4_600_000_000)

@@ -63,7 +63,7 @@ class TestTroubles:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
         assert found("cores").state is State.NOTE
         for free, state in ((900_000_000, State.PROBLEM), (4_000_000_000, State.NOTE)):
-            monkeypatch.setattr(doctor, "_free_memory", lambda free=free: free)
+            monkeypatch.setattr(doctor, "available_bytes", lambda free=free: free)
             assert found("memory").state is state
         monkeypatch.setattr(doctor, "_version", lambda name: "0.4.34" if name != "spu" else "0.9.4")
         assert found("packages").advice == "run pip install spu==0.9.5"

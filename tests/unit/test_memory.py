@@ -1,5 +1,6 @@
 """Memory that this machine can still give, as the kernel's files say it."""
 
+import math
 import subprocess
 import sys
 
@@ -31,11 +32,15 @@ def test_without_groups_it_is_the_machines(machine):
     assert available_bytes(*machine) == 8 * 2**30
 
 
+def test_nothing_is_limited_where_nothing_is_known(tmp_path):
+    assert available_bytes(tmp_path, tmp_path) == math.inf
+
+
 def test_the_tightest_group_of_version_2_counts(machine):
     proc, groups = machine
     (proc / "self" / "cgroup").write_text("0::/outer/inner\n")
     put(groups / "outer", memory_max=3 * GB, memory_current=2 * GB)
-    stat = f"anon 5\ninactive_file {GB // 2}"
+    stat = f"anon 5\ninactive_file {GB // 4}\nactive_file {GB // 4}"
     put(groups / "outer" / "inner", memory_max="max", memory_current=GB, memory_stat=stat)
     assert available_bytes(proc, groups) == GB
     put(groups / "outer" / "inner", memory_max=GB, memory_current=GB)
@@ -50,7 +55,8 @@ def test_a_group_of_version_1_whose_path_is_that_of_the_host(machine):
     (groups / "memory").mkdir()
     (groups / "memory" / "memory.limit_in_bytes").write_text(f"{2 * GB}\n")
     (groups / "memory" / "memory.usage_in_bytes").write_text(f"{GB}\n")
-    (groups / "memory" / "memory.stat").write_text(f"total_inactive_file {GB // 4}\n")
+    stat = f"total_inactive_file {GB // 8}\ntotal_active_file {GB // 8}\n"
+    (groups / "memory" / "memory.stat").write_text(stat)
     assert available_bytes(proc, groups) == GB + GB // 4
 
 

@@ -84,19 +84,23 @@ class Desk:
             if len(self._pictures) >= MOST_PICTURES or held + len(content) > MOST_HELD_BYTES:
                 raise UserError("there are too many pictures; wait for answers, then start again")
             picture = Picture(
-                number=len(self._pictures), name=name, state=PictureState.BROKEN, size=0
+                number=len(self._pictures),
+                name=name,
+                state=PictureState.BROKEN,
+                size=len(content),  # from now on, as others may be taken at the same time
             )
             self._pictures.append(picture)
         try:
             decode_image(content, channels=3, where=name)
         except UserError as error:
             picture.words = str(error)
+            picture.release()
             return picture
         descriptor = os.memfd_create("picture")
         with os.fdopen(os.dup(descriptor), "wb") as file:
             file.write(content)
         with self._changed:
-            picture.descriptor, picture.size = descriptor, len(content)
+            picture.descriptor = descriptor
             picture.state = PictureState.WAITING
         return picture
 
@@ -178,8 +182,11 @@ class Desk:
                 self._phase = None
 
     def _link(self, picture: Picture) -> Path:
-        """Return a path under which a process of this user can read a picture."""
-        link = self._folder / f"{picture.number}{Path(picture.name).suffix}"
+        """Return a path under which a process of this user can read a picture.
+
+        No path is the beginning of another, so that a message names one of them alone.
+        """
+        link = self._folder / f"{picture.number:04}{Path(picture.name).suffix}"
         link.symlink_to(f"/proc/{os.getpid()}/fd/{picture.descriptor}")
         return link
 

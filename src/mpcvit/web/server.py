@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mpcvit.codec import encode
 from mpcvit.errors import UserError
+from mpcvit.storage import size_text
 from mpcvit.web.desk import MOST_BYTES, Desk
 
 LOOPBACK = "127.0.0.1"
@@ -90,15 +91,15 @@ class Page:
         return lambda request: Response(content, media_type=_TYPES[name])
 
     def _state(self, request: Request) -> Response:
-        return JSONResponse(self._desk.show() | {"promise": self._promise})
+        own = {"promise": self._promise, "most_bytes": MOST_BYTES}
+        return JSONResponse(self._desk.show() | own)
 
     async def _take(self, request: Request) -> Response:
         content = bytearray()
         async for piece in request.stream():
             content += piece
             if len(content) > MOST_BYTES:
-                most = f"{MOST_BYTES // 1_000_000} MB"
-                return _refused(f"the picture's file is larger than {most}", 413)
+                return _refused(f"the file is larger than {size_text(MOST_BYTES)}", 413)
         name = unquote(request.headers.get("x-name", ""))
         try:
             picture = await run_in_threadpool(self._desk.add, name, bytes(content))

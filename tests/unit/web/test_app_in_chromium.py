@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from mpcvit.web.desk import MOST_BYTES
 from tests.chromium import browsing, find_chromium, wait_until
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
@@ -53,6 +54,18 @@ def test_a_broken_picture_gets_a_sentence(browser, page, pictures):
     ((_, name, sentence),) = shown(browser)
     assert name == "broken.png"
     assert sentence.startswith("broken.png is not an image")
+
+
+def test_a_file_that_is_too_large_gets_a_sentence(browser, page, tmp_path):
+    large = tmp_path / "large.png"
+    with large.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    browser.open(page.address)
+    browser.wait_for("document.getElementById('promise').textContent")
+    browser.drop("#drop", [large])
+    browser.wait_for("!document.getElementById('trouble').hidden")
+    sentence = browser.evaluate("document.getElementById('trouble').textContent")
+    assert sentence == "large.png: the file is larger than 32 MB"
 
 
 def test_closing_the_tab_stops_nothing(browser, page, sessions, pictures):

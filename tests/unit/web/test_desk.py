@@ -66,13 +66,29 @@ def test_a_session_that_fails_gives_the_reason_and_may_be_tried_again(desk, sess
 
 def test_a_picture_that_the_session_refuses_does_not_stop_the_others(desk, sessions, pictures):
     def refuse(picture):
-        return UserError(f"{picture} has 3 channels") if picture.name.startswith("0") else None
+        return UserError(f"{picture} has 3 channels") if picture.name.startswith("0000") else None
 
     sessions.error = refuse
     drop(desk, pictures, "red", "blue")
     wait(desk)
     assert words(desk) == ["red.png has 3 channels", "blue"]
     assert states(desk) == ["broken", "done"]
+
+
+def test_a_message_names_one_picture_alone(desk, sessions, pictures):
+    """Files without a suffix, and a number that another one begins with."""
+
+    def refuse_the_last(picture):
+        last = max(picture.parent.iterdir(), key=lambda link: int(link.stem))
+        return UserError(f"{last} is odd") if int(last.stem) == 10 else None
+
+    sessions.error = refuse_the_last
+    content = pictures["red"].read_bytes()
+    for _ in range(11):
+        desk.add("scan", content)
+    desk.start()
+    wait(desk)
+    assert words(desk) == ["red"] * 10 + ["scan is odd"]
 
 
 def test_an_unexpected_end_is_no_silence(desk, sessions, pictures):
@@ -103,8 +119,24 @@ def test_there_is_room_for_so_much(desk, pictures, monkeypatch):
         desk.add("large.png", b"x" * 101)
     monkeypatch.setattr(module, "MOST_PICTURES", 1)
     desk.add("a.png", b"no picture")
+    assert sum(picture.size for picture in desk._pictures) == 0
     with pytest.raises(UserError, match="too many pictures"):
         desk.add("b.png", b"no picture")
+
+
+def test_pictures_that_come_together_share_the_room(desk, pictures, monkeypatch):
+    """What is still being looked at takes its room already."""
+    content, decode = pictures["red"].read_bytes(), module.decode_image
+
+    def add_another(*arguments, **options):
+        with pytest.raises(UserError, match="too many pictures"):
+            desk.add("second.png", content)
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(module, "MOST_HELD_BYTES", len(content) + 1)
+    monkeypatch.setattr(module, "decode_image", add_another)
+    desk.add("first.png", content)
+    assert states(desk) == ["waiting"]
 
 
 def test_closing_ends_a_session_that_runs(desk, sessions, pictures):

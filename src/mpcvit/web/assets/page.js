@@ -8,7 +8,7 @@ const PHASES = {
   running: "Classifying",
 };
 const STATES = { waiting: "waits", running: "is being classified", failed: "no answer" };
-let latest = { pictures: [], phase: null, records: 0 };
+let latest = { pictures: [], phase: null, records: 0, most_bytes: Infinity };
 
 const complain = (sentence) => {
   find("trouble").textContent = sentence;
@@ -22,7 +22,10 @@ const ask = async (path, options) => {
   } catch {
     throw new Error("The command behind this page has ended. Start it again, and open its new address.");
   }
-  if (!answer.ok) throw new Error((await answer.json()).sentence);
+  if (!answer.ok) {
+    const { sentence } = await answer.json().catch(() => ({}));
+    throw new Error(sentence || `The command behind this page answers with ${answer.status}.`);
+  }
   return answer.status === 204 ? null : answer.json();
 };
 
@@ -84,6 +87,10 @@ const take = async (files) => {
     for (const file of files) {
       const headers = { "X-Name": encodeURIComponent(file.name) };
       try {
+        // the browser would not show an answer that comes before it has sent all
+        if (file.size > latest.most_bytes) {
+          throw new Error(`the file is larger than ${Math.floor(latest.most_bytes / 1e6)} MB`);
+        }
         const { number } = await ask("pictures", { method: "POST", headers, body: file });
         previews.set(number, URL.createObjectURL(file));
       } catch (error) {
