@@ -1,6 +1,5 @@
 """All heads of a layer in two products, whatever their kinds."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +16,9 @@ from mpcvit.kinds.table import Kind
 from mpcvit.lowering.approximations import rectified_cube
 from mpcvit.lowering.heads import Part, folded_scale, split_heads
 from mpcvit.lowering.out_of_range import invert_watched
+from mpcvit.lowering.products import products
 from mpcvit.lowering.sites import LayerFunctions
 from mpcvit.model.gather import gather, merge
-
-# What takes as long as an exchange over a WAN, in a 128-bit ring: numbers opened, at 44 MB/s,
-# and multiplications of a product of matrices, by one core.
-NUMBERS_PER_EXCHANGE = 55_000
-_PRODUCTS_PER_EXCHANGE = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +30,9 @@ class AttentionLayer:
     rows of a head. The others take their linear order. Kinds that can do both
     take it if no other forms scores and q (k' v) sends less; beside others, they
     take part in the scores.
-    Secure cost: two products of matrices for every few heads, two more for the
-    linear order, each phase once, and what kinds do to keys and values. Rows are
-    divided after the product with v: n head_dim numbers of a head rather than n n.
+    Secure cost: two products of matrices that heads share, two more for the linear
+    order, each phase once, and what kinds do to keys and values. Rows are divided
+    after the product with v: n head_dim numbers of a head rather than n n.
     """
 
     config: ModelConfig
@@ -105,15 +100,13 @@ class AttentionLayer:
     def _attend_linearly(
         self, parts: Sequence[Part], q: Array, k: Array, v: Array
     ) -> dict[Part, Array]:
-        """Return q (k' v), head by head in one product, after what kinds do to both factors."""
-        heads, height, width = _heads(parts), self._size(k), self._size(v)
-        kv = _product(_columns(k, heads, height), _columns(v, heads, width), transposed=True)
+        """Return q (k' v), after what kinds do to both factors."""
+        heads = _heads(parts)
+        keys, values = (_columns_by_head(x, heads, self._size(x)) for x in (k, v))
+        blocks = _products(keys.transpose(0, 1, 3, 2), values)
         rows = jnp.stack([self._queries(part, q) for part in parts], axis=1)
-        blocks = [
-            kv[:, place * height : (place + 1) * height, place * width : (place + 1) * width]
-            for place in (heads.index(part.head) for part in parts)
-        ]
-        by_kind, stacked = _slices(parts, lambda part: 1), jnp.stack(blocks, axis=1)
+        stacked = gather(blocks, [heads.index(part.head) for part in parts], axis=1)
+        by_kind = _slices(parts, lambda part: 1)
         results = self._run(
             {
                 kind: math(rows[:, own], stacked[:, own], self._context)
@@ -121,7 +114,7 @@ class AttentionLayer:
                 if (math := math_of(kind).lowered_linear) is not None
             }
         ).values()
-        outputs = _product_by_head(
+        outputs = _products(
             jnp.concatenate([rows for rows, _ in results], axis=1),
             jnp.concatenate([blocks for _, blocks in results], axis=1),
         )
@@ -131,18 +124,19 @@ class AttentionLayer:
         self, parts: Sequence[Part], q: Array, k: Array, v: Array
     ) -> dict[Part, Array]:
         """Return f(q k') v, with all but the products done for all heads at once."""
-        heads, height, width = _heads(parts), self._size(k), self._size(v)
+        heads = _heads(parts)
         by_kind = _slices(parts, lambda part: len(part.tokens))
         keys, values, own_keys = self._keys_and_values(
-            list(by_kind), _columns(k, heads, height), _columns(v, heads, width)
+            list(by_kind),
+            _columns(k, heads, self._size(k)),
+            _columns(v, heads, self._size(v)),
         )
-        count = self._heads_together(
-            sum(len(part.tokens) for part in parts), keys.shape[1], height, width
-        )
-        groups = [heads[start : start + count] for start in range(0, len(heads), count)]
-        scored: dict[Part, Array] = {}
-        for group in groups:
-            scored |= self._scores(parts, group, q, _places(keys, heads, group, height))
+        queries = {
+            part: gather(self._queries(part, q), part.tokens, axis=1)
+            for part in sorted(parts, key=lambda part: heads.index(part.head))
+        }
+        keys = _columns_by_head(keys, range(len(heads)), self._size(k)).transpose(0, 1, 3, 2)
+        scored = _products_of_parts(heads, queries, keys)
         phases = {}
         for kind in by_kind:
             rows = jnp.concatenate([scored[part] for part in parts if part.kind is kind], axis=1)
@@ -150,67 +144,17 @@ class AttentionLayer:
             assert lowered is not None
             phases[kind] = lowered(rows[:, :, own_keys[kind]], self._context)
         results = self._run(phases)
-        whole = jnp.concatenate(
-            [
-                _pad(weights, own_keys[kind].start, keys.shape[1])
-                for kind, (weights, _) in results.items()
-            ],
-            axis=1,
-        )
-        outputs: dict[Part, Array] = {}
-        for group in groups:
-            outputs |= self._outputs(parts, group, whole, _places(values, heads, group, width))
+        weights: dict[Part, Array] = {}
+        for kind, (whole, _) in results.items():
+            own = [part for part in parts if part.kind is kind]
+            padded = _pad(whole, own_keys[kind].start, keys.shape[3])
+            ends = np.cumsum([len(part.tokens) for part in own])[:-1]
+            weights |= zip(own, jnp.split(padded, ends, axis=1), strict=True)
+        weights = {part: weights[part] for part in queries}
+        values = _columns_by_head(values, range(len(heads)), self._size(v))
+        outputs = _products_of_parts(heads, weights, values)
         factors = {kind: factor for kind, (_, factor) in results.items() if factor is not None}
         return _divide({part: outputs[part] for part in parts}, factors)
-
-    def _heads_together(self, rows: int, keys: int, height: int, width: int) -> int:
-        """Return how many heads share a product: many save exchanges, few computing and bytes."""
-        heads = self.config.heads
-
-        def worth(count: int) -> float:
-            """Return the cost in exchanges."""
-            return (
-                2 * math.ceil(heads / count)
-                + rows * count * height / NUMBERS_PER_EXCHANGE
-                + rows * count * (height + width) * keys / _PRODUCTS_PER_EXCHANGE
-            )
-
-        return min(range(1, heads + 1), key=worth)
-
-    def _scores(
-        self, parts: Sequence[Part], group: Sequence[int], q: Array, keys: Array
-    ) -> dict[Part, Array]:
-        """Return q k' of a group's heads: their queries in rows of their own, zeros beside them.
-
-        One product with all keys then gives the scores of the group. The zeros are
-        public, so they cost neither an exchange nor a rounding.
-        """
-        own, size = [part for part in parts if part.head in group], self._size(q)
-        queries = [
-            _pad(gather(self._queries(part, q), part.tokens, axis=1), place, keys.shape[2])
-            for part in own
-            for place in [group.index(part.head) * size]
-        ]
-        scores = _product(jnp.concatenate(queries, axis=1), keys.transpose(0, 2, 1))
-        ends = np.cumsum([len(part.tokens) for part in own])[:-1]
-        return dict(zip(own, jnp.split(scores, ends, axis=1), strict=True))
-
-    def _outputs(
-        self, parts: Sequence[Part], group: Sequence[int], weights: Array, values: Array
-    ) -> dict[Part, Array]:
-        """Return for every part of a group its weights times its head's values."""
-        own, size, stop = {}, values.shape[-1] // len(group), 0
-        for part in parts:
-            start, stop = stop, stop + len(part.tokens)
-            if part.head in group:
-                own[part] = weights[:, start:stop]
-        outputs = _product(jnp.concatenate(list(own.values()), axis=1), values)
-        ends = np.cumsum([len(part.tokens) for part in own])[:-1]
-        return {
-            part: rows[..., place : place + size]
-            for part, rows in zip(own, jnp.split(outputs, ends, axis=1), strict=True)
-            for place in [group.index(part.head) * size]
-        }
 
     def _keys_and_values(
         self, kinds: Sequence[Kind], k: Array, v: Array
@@ -262,67 +206,42 @@ def _slices(parts: Sequence[Part], size: Callable[[Part], int]) -> dict[Kind, sl
     return slices
 
 
-def _product(a: Array, b: Array, *, transposed: bool = False) -> Array:
-    """Return a b, or a' b, of each image. SPU takes one product after the other."""
-    if transposed:
-        a = a.transpose(0, 2, 1)
-    batch, rows, inner = a.shape
-    count = _images_together(batch, rows, inner, b.shape[2])
-    products = [
-        _product_together(a[start : start + count], b[start : start + count])
-        for start in range(0, batch, count)
+def _products(a: Array, b: Array) -> Array:
+    """Return the product of matrices for each image and head."""
+    batch, heads = a.shape[:2]
+    pairs = [(a[image, head], b[image, head]) for image in range(batch) for head in range(heads)]
+    whole = products(pairs)
+    return jnp.stack(whole).reshape(batch, heads, a.shape[2], b.shape[3])
+
+
+def _products_of_parts(
+    heads: Sequence[int], rows: Mapping[Part, Array], b: Array
+) -> dict[Part, Array]:
+    """Return for every part its rows times the matrix of its head, `b` by image and head.
+
+    The parts of a head follow each other.
+    """
+    batch = b.shape[0]
+    own = {head: [part for part in rows if part.head == head] for head in heads}
+    beside = {head: jnp.concatenate([rows[part] for part in own[head]], axis=1) for head in heads}
+    pairs = [
+        (beside[head][image], b[image, place])
+        for image in range(batch)
+        for place, head in enumerate(heads)
     ]
-    return jnp.concatenate(products) if len(products) > 1 else products[0]
+    whole = products(pairs)
+    outputs: dict[Part, Array] = {}
+    for place, head in enumerate(heads):
+        ends = np.cumsum([len(part.tokens) for part in own[head]])[:-1]
+        of_head = jnp.stack(whole[place :: len(heads)])
+        outputs |= zip(own[head], jnp.split(of_head, ends, axis=1), strict=True)
+    return outputs
 
 
-def _images_together(batch: int, rows: int, inner: int, columns: int) -> int:
-    """Return how many images share a product: many save exchanges, few computing and dealing."""
-
-    def worth(count: int) -> float:
-        """Return the cost in exchanges. The numbers opened are always the same."""
-        return (
-            math.ceil(batch / count)
-            + batch * count * rows * columns / NUMBERS_PER_EXCHANGE
-            + batch * count * rows * inner * columns / _PRODUCTS_PER_EXCHANGE
-        )
-
-    return min(range(1, batch + 1), key=worth)
-
-
-def _product_together(a: Array, b: Array) -> Array:
-    """Return a b of some images by one product of all rows with all columns.
-
-    What belongs to two images is computed and thrown away. It is opened to nobody.
-    """
-    count, rows, inner = a.shape
-    if count == 1:
-        return (a[0] @ b[0])[None]
-    beside = b.transpose(1, 0, 2).reshape(inner, -1)
-    blocks = (a.reshape(count * rows, inner) @ beside).reshape(count, rows, count, -1)
-    return jnp.stack([blocks[image, :, image] for image in range(count)])
-
-
-def _product_by_head(rows: Array, blocks: Array) -> Array:
-    """Return rows[h] blocks[h] for all heads in one product, in the form that opens less.
-
-    Either the blocks stand beside each other on a diagonal, or the rows do.
-    """
-    batch, heads, queries, height = rows.shape
-    width = blocks.shape[-1]
-    if queries <= width:
-        spread = [_pad(rows[:, head], head * height, heads * height) for head in range(heads)]
-        stacked = blocks.reshape(batch, heads * height, width)
-        outputs = _product(jnp.concatenate(spread, axis=1), stacked)
-        return outputs.reshape(batch, heads, queries, width)
-    beside = rows.transpose(0, 2, 1, 3).reshape(batch, queries, heads * height)
-    diagonal = [_pad(blocks[:, head], head * width, heads * width) for head in range(heads)]
-    outputs = _product(beside, jnp.concatenate(diagonal, axis=1))
-    return outputs.reshape(batch, queries, heads, width).transpose(0, 2, 1, 3)
-
-
-def _places(x: Array, heads: Sequence[int], group: Sequence[int], size: int) -> Array:
-    """Return the columns of a group, in an array that has those of `heads`."""
-    return _columns(x, [heads.index(head) for head in group], size)
+def _columns_by_head(x: Array, heads: Sequence[int], size: int) -> Array:
+    """Return the columns of some heads as matrices of their own."""
+    batch, tokens, _ = x.shape
+    return _columns(x, heads, size).reshape(batch, tokens, -1, size).transpose(0, 2, 1, 3)
 
 
 def _columns(x: Array, heads: Sequence[int], size: int) -> Array:

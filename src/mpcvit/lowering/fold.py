@@ -17,8 +17,8 @@ from mpcvit.artifacts.config import BlockForm, ModelConfig
 from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
 from mpcvit.artifacts.resolve import forms_of, head_norm_of
 from mpcvit.attention.kind_math import math_of
-from mpcvit.lowering.attention import NUMBERS_PER_EXCHANGE
 from mpcvit.lowering.heads import folded_scale, kinds_of
+from mpcvit.lowering.products import NUMBERS_PER_EXCHANGE
 from mpcvit.model.checkpoint import Parameters
 
 Weights = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Products of a batch: as many images together as pays, and the same numbers."""
+"""Products of heads and images: as many together as pays, and the same numbers."""
 
 from pathlib import Path
 
@@ -10,36 +10,40 @@ import pytest
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import load_config
 from mpcvit.kinds.table import SCALING
-from mpcvit.lowering import attention
-from mpcvit.lowering.attention import _images_together, _product
+from mpcvit.lowering import products as products_module
 from mpcvit.lowering.fold import fold
 from mpcvit.lowering.network import forward
+from mpcvit.lowering.products import products, together
 from mpcvit.model.vit import init_parameters
 
 
 @pytest.mark.parametrize(
-    ("batch", "rows", "inner", "columns", "count"),
+    ("pairs", "rows", "inner", "columns", "count"),
     [
         (1, 65, 256, 256, 1),
+        (4, 65, 64, 64, 4),  # the heads of the paper's CIFAR network
+        (12, 257, 16, 257, 1),  # scores of its Tiny-ImageNet network
         (16, 256, 65, 256, 1),  # so large that an exchange is worth less
-        (16, 64, 17, 64, 4),  # the four heads of a narrow layer
-        (16, 4, 256, 64, 4),  # the class token alone
+        (64, 17, 64, 64, 8),  # few tokens of 16 images
         (5, 1, 7, 3, 5),
     ],
 )
-def test_as_many_as_pays(batch, rows, inner, columns, count):
-    assert _images_together(batch, rows, inner, columns) == count
+def test_as_many_as_pays(pairs, rows, inner, columns, count):
+    assert together(pairs, rows, inner, columns) == count
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("size", [2, 60])
-def test_the_same_products(size, transposed):
+@pytest.mark.parametrize("size", [2, 300])
+def test_the_same_products(size):
+    """Of any number of rows, in groups and alone."""
     rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((2, 7, 5, size)).astype(np.float32)
-    b = np.ascontiguousarray(b if transposed else b.transpose(0, 2, 1))
-    a64, b64 = a.astype(np.float64), b.astype(np.float64)
-    exact = (a64.transpose(0, 2, 1) if transposed else a64) @ b64
-    np.testing.assert_allclose(_product(a, b, transposed=transposed), exact, atol=1e-4)
+    pairs = [
+        (rng.standard_normal((rows, size)), rng.standard_normal((size, 41)))
+        for rows in (3, 1, 8, 2, 5, 300, 7)
+    ]
+    count = together(len(pairs), 326 / 7, size, 41)
+    assert count == (7 if size == 2 else 4)
+    for (a, b), found in zip(pairs, products(pairs), strict=True):
+        np.testing.assert_allclose(found, a @ b, atol=1e-4)
 
 
 WIDE = (
@@ -50,10 +54,10 @@ WIDE = (
 
 @pytest.mark.parametrize(
     ("config", "overrides", "one_by_one", "together"),
-    [("cifar10-poly", (), 144, 62), ("cifar10", WIDE, 252, 208)],
+    [("cifar10-poly", (), 528, 46), ("cifar10", WIDE, 924, 175)],
 )
 def test_products_of_sixteen_images(config, overrides, one_by_one, together, monkeypatch):
-    """Each takes an exchange. Of the wide network, most products are too large to share one."""
+    """Each takes an exchange. Of the wide network, few are small enough to share many."""
     model = load_config(Path(config), list(overrides)).model
     architecture = Architecture.uniform(SCALING, depth=model.depth, heads=model.heads)
     shapes = jax.eval_shape(lambda: init_parameters(model, architecture, seed=0))
@@ -68,5 +72,5 @@ def test_products_of_sixteen_images(config, overrides, one_by_one, together, mon
         return names.count("dot_general")
 
     assert count() == together
-    monkeypatch.setattr(attention, "_images_together", lambda *_: 1)
+    monkeypatch.setattr(products_module, "together", lambda *_: 1)
     assert count() == one_by_one
