@@ -88,12 +88,12 @@ def test_a_guard_rides_along_with_the_class(program):
     assert guarded.public.trust.guard
     assert cost.guarded.exchanges == cost.without.exchanges
     # norms of 10, 1 and 1 tokens and 3 rows' sums from two sides, and 33 activations; each takes
-    # a comparison of 104 bytes, and a byte to be counted
+    # a comparison of 104 bytes, and 32 to be multiplied with noise
     sides = 2 * (10 + 1 + 1 + 3)
     assert program.public.trust.assured == ("block 0 activation",)  # which no picture leaves
-    assert cost.guarded.sent_bytes - cost.without.sent_bytes == 105 * sides
+    assert cost.guarded.sent_bytes - cost.without.sent_bytes == 136 * sides
     unassured = program.changed(trust=replace(program.public.trust, assured=()))
     _, cost = with_guard(unassured, load_profile("semi2k"), Guard.ON)
-    assert cost.guarded.sent_bytes - cost.without.sent_bytes == 105 * (sides + 33)
+    assert cost.guarded.sent_bytes - cost.without.sent_bytes == 136 * (sides + 33)
     off, _ = with_guard(program, load_profile("semi2k"), Guard.OFF)
     assert not off.public.trust.guard

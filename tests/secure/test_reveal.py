@@ -25,6 +25,13 @@ WIDE = replace(load_profile("semi2k"), ring_bits=128, fraction_bits=26, truncati
 ARCHITECTURE = Architecture.uniform(table.RELU_SOFTMAX, depth=1, heads=3)
 
 
+def with_noise(opening, rows):
+    """Arguments of a masked opening: noise that fixed point represents."""
+    count = opening.count_noise(rows)
+    rng = np.random.default_rng(0)
+    return [rows, rng.uniform(1, 1000, (len(rows), count)).astype(np.float32)]
+
+
 def choose(values, count, profile, **settings):
     return measure_function(lambda x: choose_best(x, count, **settings).chosen, [values], profile)
 
@@ -42,6 +49,18 @@ def test_counts_of_the_class_alone(classes, exchanges, sent_bytes):
     found = choose(values, 1, WIDE)
     assert found.output.argmax() == values.argmax()
     assert found.output.sum() == 1
+    assert (found.cost.exchanges, found.cost.sent_bytes) == (exchanges, sent_bytes)
+
+
+@pytest.mark.parametrize(
+    ("classes", "exchanges", "sent_bytes"),
+    [(10, 9, 7_560), (100, 9, 831_600), (200, 9, 3_343_200), (1000, 22, 1_200_944)],
+)
+def test_counts_of_the_class_behind_noise(classes, exchanges, sent_bytes):
+    opening = Opening(reveal=Reveal.CLASS, classes=classes, trust=Trust(), masked=True)
+    values = random_values(classes)
+    found = measure_function(opening, with_noise(opening, values), WIDE)
+    assert opening.read(found.output).chosen[0].index(True) == values.argmax()
     assert (found.cost.exchanges, found.cost.sent_bytes) == (exchanges, sent_bytes)
 
 
@@ -64,9 +83,9 @@ def test_under_cheetah_pairs_take_far_fewer_messages_than_a_tournament():
 
 def test_bounds_and_leads_ride_along():
     trust = Trust(bound=40.0, doubt=0.5)
-    opening = Opening(reveal=Reveal.CLASS, classes=10, trust=trust)
-    found = measure_function(opening, [random_values(10)], WIDE)
-    assert found.cost.exchanges == 17
+    opening = Opening(reveal=Reveal.CLASS, classes=10, trust=trust, masked=True)
+    found = measure_function(opening, with_noise(opening, random_values(10)), WIDE)
+    assert found.cost.exchanges == 9
     answers = opening.read(found.output)
     assert all(answers.trusted)
     assert answers.values is None
@@ -74,12 +93,13 @@ def test_bounds_and_leads_ride_along():
 
 @pytest.mark.parametrize("profile", ["semi2k", "cheetah", "aby3"])
 def test_ties_and_refusals_under_every_protocol(profile):
-    trust = Trust(bound=40.0, doubt=0.5)
-    opening = Opening(reveal=Reveal.CLASS, classes=7, trust=trust)
+    trust, masked = Trust(bound=40.0, doubt=0.5), load_profile(profile).protocol.shares_are_sums
+    opening = Opening(reveal=Reveal.CLASS, classes=7, trust=trust, masked=masked)
     rows = np.array(
         [[1, 3, 3, 0, 2, 3, 1], [0, 0, 9, 0, 0, 0, 0], [0, 0, 50, 0, 0, 0, 0]], np.float32
     )
-    answers = opening.read(measure_function(opening, [rows], load_profile(profile)).output)
+    given = with_noise(opening, rows) if masked else [rows]
+    answers = opening.read(measure_function(opening, given, load_profile(profile)).output)
     assert np.argmax(answers.chosen, axis=1).tolist() == [1, 2, 2]
     assert answers.trusted == (True, True, False)
     assert answers.close[:2] == (True, False)

@@ -40,6 +40,7 @@ class Protocol:
     reuses_masks: bool = False  # opens weights, whose masks may serve again
     owned_weights: bool = False  # gains from weights that their owner keeps whole
     warms_up: bool = False  # makes keys on first use
+    shares_are_sums: bool = False  # a secret is the sum of one number from each party
 
     @property
     def truncates_locally(self) -> bool:
@@ -66,6 +67,7 @@ _ROWS = (
         dealers=(Dealer.THIRD_PARTY, Dealer.FIRST_PARTY_INSECURE),
         truncations=(Truncation.FAITHFUL, Truncation.LOCAL),
         reuses_masks=True,
+        shares_are_sums=True,
     ),
     Protocol(
         name="CHEETAH",
@@ -74,6 +76,7 @@ _ROWS = (
         counts_rounds=False,  # sends many messages one way
         owned_weights=True,
         warms_up=True,
+        shares_are_sums=True,
     ),
     Protocol(
         name="ABY3",

@@ -7,6 +7,7 @@ from typing import Any
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import Protocol
 from mpcvit.artifacts.record import Reveal
 from mpcvit.codec import decode, encode, register
 from mpcvit.errors import UserError
@@ -51,11 +52,14 @@ class ModelCard:
     def data(self) -> DataConfig:
         return self.public.data
 
-    @property
-    def opening(self) -> Opening:
-        """How the data owner's answer is made of logits."""
-        trust = self.public.trust
-        return Opening(reveal=self.reveal, classes=self.model.classes, trust=trust)
+    def opening(self, protocol: Protocol | None = None) -> Opening:
+        """Return how the data owner's answer is made of logits, under a protocol."""
+        return Opening(
+            reveal=self.reveal,
+            classes=self.model.classes,
+            trust=self.public.trust,
+            masked=protocol is not None and protocol.shares_are_sums,
+        )
 
     @property
     def known(self) -> KnownModel:
@@ -80,7 +84,7 @@ class ModelCard:
                 raise UserError(f"a class's name has more than {_MAX_NAME} characters")
             if sum(map(math.prod, card.public.shapes.values())) > _MAX_PARAMETERS:
                 raise UserError(f"it has more than {_MAX_PARAMETERS:,} parameters")
-            _ = card.opening  # refuses what says nothing
+            _ = card.opening()  # refuses what says nothing
             return card
         except (UserError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise PartyError(f"the model owner's description cannot be used: {error}") from error

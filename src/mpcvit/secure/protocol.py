@@ -41,7 +41,7 @@ from mpcvit.secure.parties.events import (
     report_progress,
 )
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.spu.compile import Program, compile_function, compile_network
+from mpcvit.secure.spu.compile import NOISE, Program, compile_function, compile_network
 from mpcvit.secure.spu.engine import Engine
 from mpcvit.secure.spu.link import Channel
 from mpcvit.secure.spu.stages import shared_parameters
@@ -68,7 +68,7 @@ def run_model_owner(
     session = Session(channel, profile, report, dealer)
     session.agree_on_terms()
     card = ModelCard.of(model, reveal)
-    _ = card.opening  # refused before anyone is asked
+    _ = card.opening()  # refused before anyone is asked
     for peer in channel.peers:
         channel.send_json(peer, card.to_dict())
     request = read_request(channel.receive_json(Role.DATA_OWNER))
@@ -107,7 +107,7 @@ def run_data_owner(
     for batch in request.batches:
         opened = session.infer(batch, images[start : start + batch])
         assert opened is not None
-        report(Answered(answers=card.opening.read(opened)))
+        report(Answered(answers=card.opening(profile.protocol).read(opened)))
         start += batch
     session.finish()
 
@@ -296,8 +296,10 @@ class Session:
         self._engine.runtime.set_var(source, shares[source])
         self._report_stage(_transfer("input", sent_bytes, received_bytes, started), batch)
         for stage in program.stages:
+            if stage.noise is not None:
+                self._engine.runtime.set_var(NOISE, self._engine.sharing.make_noise(stage.noise))
             cost = self._engine.run(stage.executable(), stage.name)
-            for name in (stage.source, *stage.slack_sources):
+            for name in stage.read_once:
                 self._engine.runtime.del_var(name)
             self._report_stage(cost, batch)
         if self._dealing is not None:

@@ -1,12 +1,17 @@
 """The circuit that chooses classes, against NumPy: ties, extremes, groups, leads and checks."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpcvit.secure.spu.answer import choose_best, is_kept
+from mpcvit.artifacts.record import Reveal
+from mpcvit.lowering.out_of_range import Trust
+from mpcvit.secure.spu.answer import Opening, choose_best, is_kept
+from mpcvit.secure.spu.masked import mask_best, mask_checks
 
 VALUES = st.integers(-3, 3) | st.sampled_from([-(2**20), 2**20])  # few, so that ties are common
 
@@ -55,3 +60,74 @@ def test_a_thousand_classes_take_two_levels():
     for count in (1, 5):
         found = choose_best(jnp.asarray(values, jnp.float32), count)
         assert found.chosen.tolist() == [best_of(row, count) for row in values]
+    masked = mask_best(jnp.asarray(values, jnp.float32), positive_noise(values))
+    assert (masked.chosen == 0).tolist() == [best_of(row, 1) for row in values]
+
+
+def positive_noise(rows):
+    """Numbers whose sums are 0 only if there are none, each used once."""
+    calls = []
+
+    def noise(count):
+        assert not calls
+        calls.append(count)
+        return jnp.ones((len(rows), count))
+
+    return noise
+
+
+@settings(max_examples=60, deadline=None)
+@given(row=st.lists(VALUES, min_size=2, max_size=11), groups=st.sampled_from([1, 2, 3]))
+def test_masked_answers_are_those_of_counts(row, groups):
+    groups, values = min(groups, len(row) // 2), jnp.asarray([row], jnp.float32)
+    checks = jnp.asarray([row[:2]], jnp.float32)
+    masked = mask_best(
+        values, positive_noise(values), checks=checks, lead=1.5, groups=max(groups, 1)
+    )
+    expected = choose_best(values, 1, checks=checks, lead=1.5)
+    assert (masked.chosen == 0).tolist() == expected.chosen.tolist()
+    assert (masked.leads == 0).tolist() == expected.leads.tolist()
+    assert (masked.is_kept == 0).tolist() == expected.is_kept.tolist()
+    only = mask_checks(checks, positive_noise(values))
+    assert (only == 0).tolist() == expected.is_kept.tolist()
+
+
+def rank_of_bits(rows):
+    """The rank modulo 2, by elimination."""
+    rows, rank = [int("".join(map(str, row)), 2) for row in rows], 0
+    while rows:
+        pivot = max(rows)
+        rows.remove(pivot)
+        if pivot:
+            rank += 1
+            lead = pivot.bit_length()
+            rows = [row ^ pivot if row.bit_length() == lead else row for row in rows]
+    return rank
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_all_that_opens_beside_zeros_is_uniform_together(groups):
+    """Sums of noise are jointly uniform modulo 2^k if they are independent modulo 2."""
+    rng = np.random.default_rng(groups)
+    for _ in range(20):
+        values = jnp.asarray(rng.integers(-3, 3, (1, 7)), jnp.float32)
+        checks = jnp.asarray(rng.integers(-1, 3, (1, 4)), jnp.float32)
+
+        def opened(noise, values=values, checks=checks):
+            found = mask_best(values, lambda _: noise, checks=checks, lead=1.5, groups=groups)
+            return jnp.concatenate([found.chosen, found.leads, found.is_kept], axis=1)[0]
+
+        size = 2 * (7 * 6 if groups == 1 else groups * (groups - 1) + 7) + 4
+        table = np.stack([opened(row[None]) for row in jnp.eye(size)], axis=1).astype(int)
+        hidden = [row for row in table if row.any()]
+        assert len(hidden) >= 6  # at most one value is the best
+        assert rank_of_bits(hidden) == len(hidden)
+
+
+def test_an_opening_takes_as_much_noise_as_it_has_bits():
+    trust = Trust(doubt=1.5, guard=True)
+    opening = Opening(reveal=Reveal.CLASS, classes=7, trust=trust, masked=True)
+    values, checks = jnp.ones((3, 7)), jnp.ones((3, 4))
+    assert opening.count_noise(values, checks) == 2 * 7 * 6 + 4
+    best_five = replace(opening, reveal=Reveal.TOP5)
+    assert (opening.takes_noise, best_five.takes_noise) == (True, False)

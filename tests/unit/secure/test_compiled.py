@@ -101,7 +101,7 @@ def test_identical_blocks_are_compiled_once(count):
     assert program.output_shape == (1, config.classes)
     other = compile_network(card, load_profile("semi2k"), 2)
     assert other.digest() != program.digest()
-    assert program.digest() == compile_network(card, load_profile("aby3"), 1).digest()
+    assert program.digest() == compile_network(card, load_profile("cheetah"), 1).digest()
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,7 @@ def _rehearse_stage(program: Program, stage: CompiledStage, profile: Profile) ->
     """Return the script of one stage, after the first uses of its kernels."""
     public_pem = make_up_public_key().pem
     kernels = [name for name in stage.parameters if name in program.kernels]
-    read = {name: program.shapes[name] for name in (stage.source, *stage.slack_sources)}
+    read = {name: stage.noise or program.shapes[name] for name in stage.read_once}
 
     def take_part(channel: Channel) -> Script:
         channel.counts_costs = False

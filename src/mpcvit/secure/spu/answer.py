@@ -5,11 +5,11 @@ two comparisons, for any number of values. Other questions of the kind "is it ne
 part of the same comparisons.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -19,6 +19,8 @@ from mpcvit.errors import UserError
 from mpcvit.lowering.out_of_range import Trust
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.result import BatchAnswers
+from mpcvit.secure.spu.masked import Noise, mask_best, mask_checks
+from mpcvit.secure.spu.pairs import groups_of, lay_out, pairs_of
 
 TOP = 5
 
@@ -30,11 +32,14 @@ class Opening:
     The opened array has a row for each image: `values` where they are revealed; for each
     class whether it is chosen, by 1 or 0; the same again, if it is so by a clear lead;
     and whether everything stayed in bounds. Each only where there is something to say.
+    If `masked`, yes is 0 and no is noise, which takes half of the exchanges; the best of
+    several are still counted.
     """
 
     reveal: Reveal
     classes: int
     trust: Trust
+    masked: bool = False
 
     def __post_init__(self) -> None:
         if self.reveal is Reveal.TOP5 and self.classes <= TOP:
@@ -46,6 +51,11 @@ class Opening:
     def is_needed(self) -> bool:
         """Whether anything has to be computed on the logits before they are opened."""
         return self.reveal is not Reveal.LOGITS or self.trust.guard
+
+    @property
+    def takes_noise(self) -> bool:
+        """Whether the last argument is noise, of the size that `count_noise` returns."""
+        return self.masked and self.is_needed and self.reveal is not Reveal.TOP5
 
     @property
     def _has_values(self) -> bool:
@@ -65,8 +75,33 @@ class Opening:
         """Of a set without an order the data owner asks for no lead."""
         return self.reveal in (Reveal.CLASS, Reveal.ROUNDED) and self.trust.doubt > 0
 
-    def __call__(self, logits: Array, *slack: Array) -> Array:
-        """Return the array to open; `slack` holds what must not be negative, by stage."""
+    def __call__(self, logits: Array, *given: Array) -> Array:
+        """Return the array to open.
+
+        `given` holds what must not be negative, by stage, and then the noise if any is taken.
+        """
+        if not self.takes_noise:
+            return self._open(logits, given, None)
+        *slack, noise = given
+
+        def take(count: int) -> Array:
+            assert noise.shape[1] == count, "noise is used once"
+            return noise
+
+        return self._open(logits, slack, take)
+
+    def count_noise(self, logits: Any, *slack: Any) -> int:
+        """Return how many numbers of noise an image takes; arguments may be shapes alone."""
+        counts: list[int] = []
+
+        def take(count: int) -> Array:
+            counts.append(count)
+            return jnp.zeros((logits.shape[0], count))
+
+        jax.eval_shape(lambda logits, *slack: self._open(logits, slack, take), logits, *slack)
+        return sum(counts)
+
+    def _open(self, logits: Array, slack: Sequence[Array], noise: Noise | None) -> Array:
         watched = list(slack)
         if not self._has_values and self.trust.bound > 0:
             watched += [self.trust.bound - logits, logits + self.trust.bound]
@@ -74,13 +109,16 @@ class Opening:
         if self._chooses:
             count = TOP if self.reveal is Reveal.TOP5 else 1
             lead = self.trust.doubt if self._tells_close else None
-            found = choose_best(logits, count, checks=checks, lead=lead)
+            if noise is None:
+                found = choose_best(logits, count, checks=checks, lead=lead)
+            else:
+                found = mask_best(logits, noise, checks=checks, lead=lead)
             known = (found.chosen, found.leads, found.is_kept)
             parts = [part for part in known if part is not None]
         else:
             if checks is None:
                 raise UserError("its plan has a guard, and nothing to watch")
-            parts = [is_kept(checks)]
+            parts = [is_kept(checks) if noise is None else mask_checks(checks, noise)]
         if self._has_values:
             rounded = jnp.floor(logits + 0.5) if self.reveal is Reveal.ROUNDED else logits
             parts = [rounded, *(part.astype(jnp.float32) for part in parts)]
@@ -97,15 +135,15 @@ class Opening:
 
         values = take(self.classes).astype(np.float32) if self._has_values else None
         if self._chooses:
-            chosen = _bits(take(self.classes))
+            chosen = self._bits(take(self.classes))
         else:
             assert values is not None
             chosen = np.arange(self.classes) == values.argmax(axis=1)[:, None]
         close, trusted = np.zeros(len(columns), bool), np.ones(len(columns), bool)
         if self._tells_close:
-            close = ~_bits(take(self.classes)).any(axis=1)
+            close = ~self._bits(take(self.classes)).any(axis=1)
         if self._vouches:
-            trusted = _bits(take(1))[:, 0]
+            trusted = self._bits(take(1))[:, 0]
         if values is not None and self.trust.bound > 0:
             # a rounded value may be half a unit further out
             room = 0.5 if self.reveal is Reveal.ROUNDED else 0.0
@@ -125,19 +163,16 @@ class Opening:
             close=tuple(close.tolist()),
         )
 
+    def _bits(self, columns: np.ndarray) -> np.ndarray:
+        if self.takes_noise:
+            return columns == 0
+        if not np.isin(columns, (0, 1)).all():
+            raise PartyError("the opened answer is none: the parties did not compute the same")
+        return columns.astype(bool)
+
 
 def _rows(array: np.ndarray) -> tuple[tuple[Any, ...], ...]:
     return tuple(map(tuple, array.tolist()))
-
-
-def _bits(columns: np.ndarray) -> np.ndarray:
-    if not np.isin(columns, (0, 1)).all():
-        raise PartyError("the opened answer is none: the parties did not compute the same")
-    return columns.astype(bool)
-
-
-# what saves fewer comparisons than this is not worth a second level's exchanges on a WAN
-_WORTH_A_LEVEL = 170_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +204,7 @@ def choose_best(
     SEMI2K 17 exchanges, and 20 more for groups.
     """
     size = values.shape[1]
-    groups = _groups(size, count) if groups is None else groups
+    groups = groups_of(size, count) if groups is None else groups
     own = [np.asarray(part) for part in np.array_split(np.arange(size), groups)]
     level = _compare(values, own, count, checks, lead)
     is_kept = None if level.is_kept is None else level.is_kept.astype(jnp.int32)
@@ -218,11 +253,7 @@ def _compare(
     checks: Array | None,
     lead: float | None,
 ) -> _Level:
-    places = [np.triu_indices(len(part), 1) for part in groups]
-    first, second = (
-        np.concatenate([part[pair[side]] for part, pair in zip(groups, places, strict=True)])
-        for side in (0, 1)
-    )
+    first, second = pairs_of(groups)
     pairs, size = len(first), values.shape[1]
     difference = jnp.take(values, first, axis=1) - jnp.take(values, second, axis=1)
     asked = [difference]
@@ -261,19 +292,7 @@ def _negatives(signs: Array) -> Array:
 
 def _balance(of_first: Array, of_second: Array, groups: Sequence[np.ndarray]) -> Array:
     """For each value the sum over its pairs: of the one sign as first, of the other as second."""
-    zero = jnp.zeros_like(of_first[:, :1])  # in place of the pairs that a smaller group lacks
-    both = jnp.concatenate([of_first, of_second, zero], axis=1)
-    pairs, most = of_first.shape[1], max(len(part) for part in groups)
-    tables, start = [], 0
-    for part in groups:
-        first, second = np.triu_indices(len(part), 1)
-        table = np.full((len(part), most), 2 * pairs)
-        table[first, second] = start + np.arange(len(first))
-        table[second, first] = pairs + start + np.arange(len(first))
-        tables.append(table)
-        start += len(first)
-    table = np.concatenate(tables)
-    return jnp.take(both, table.ravel(), axis=1).reshape(-1, *table.shape).sum(axis=-1)
+    return lay_out(of_first, of_second, groups).sum(axis=-1)
 
 
 def _sum_groups(x: Array, groups: Sequence[np.ndarray]) -> Array:
@@ -285,15 +304,3 @@ def _sum_groups(x: Array, groups: Sequence[np.ndarray]) -> Array:
 def _differences(x: Array) -> Array:
     """Along the ranks; the first is kept."""
     return jnp.concatenate([x[:, :1], x[:, 1:] - x[:, :-1]], axis=1)
-
-
-def _groups(size: int, count: int) -> int:
-    """How many groups compare least; one, where a second level costs more than it saves."""
-
-    def compared(groups: int) -> int:
-        own, finalists = math.ceil(size / groups), groups * count
-        return groups * own * (own - 1) // 2 + finalists * (finalists - 1) // 2
-
-    options = range(2, size // (2 * count) + 1)
-    best = min(options, key=compared, default=1)
-    return best if size * (size - 1) // 2 - compared(best) > _WORTH_A_LEVEL else 1

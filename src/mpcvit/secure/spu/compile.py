@@ -31,6 +31,9 @@ Shape = tuple[int, ...]
 FIRST_USED = "first used"
 """The variable that the outcome of a first use is written to."""
 
+NOISE = "noise"
+"""The variable that holds numbers which nobody knows."""
+
 _KERNEL = "kernel"  # the parameters that are right operands of products, by their last name
 
 
@@ -46,13 +49,20 @@ class CompiledStage:
     constants: tuple[Constant, ...] = ()
     slack_sources: tuple[str, ...] = ()  # of the stage that reveals
     slack_target: str | None = None
+    noise: Shape | None = None  # of the numbers that it hides an answer with
+
+    @property
+    def read_once(self) -> tuple[str, ...]:
+        """The variables that nothing reads after this stage."""
+        noise = () if self.noise is None else (NOISE,)
+        return (self.source, *self.slack_sources, *noise)
 
     def executable(self) -> Any:
         slack = () if self.slack_target is None else (self.slack_target,)
         constants = (constant.name for constant in self.constants)
         return libspu.Executable(
             name=self.name.replace(" ", "_"),
-            input_names=[*self.parameters, self.source, *self.slack_sources, *constants],
+            input_names=[*self.parameters, *self.read_once, *constants],
             output_names=[self.target, *slack],
             code=self.code.encode(),
         )
@@ -83,7 +93,7 @@ class Program:
     def digest(self) -> str:
         total = hashlib.sha256()
         for stage in self.stages:
-            slack = f"{stage.slack_sources}:{stage.slack_target}"
+            slack = f"{stage.slack_sources}:{stage.slack_target}:{stage.noise}"
             constants = [constant.name for constant in stage.constants]
             head = f"{stage.name}:{stage.parameters}:{stage.source}:{stage.target}:{slack}:"
             total.update(f"{head}{constants}:".encode())
@@ -175,7 +185,11 @@ def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Pro
         leaves = jax.tree.leaves(parameters)
         function = _reusing_masks(stage) if reuse else stage.function
         taken = slack if stage.takes_slack else []
-        arguments = (parameters, x, *(known[name] for name in taken))
+        given = (x, *(known[name] for name in taken))
+        noise = None if stage.count_noise is None else (batch, stage.count_noise(*given))
+        if noise is not None:
+            given = (*given, jax.ShapeDtypeStruct(noise, jnp.float32))
+        arguments = (parameters, *given)
         source, constants, x = _trace_stage(stage, function, arguments, profile.squares)
         by_products[source.key] = partial(_trace_products, stage, function, arguments)
         names = parameter_names(parameters)
@@ -188,6 +202,7 @@ def _compile_stages(card: ModelCard, profile: Profile, batch: int, progress: Pro
             constants=constants,
             slack_sources=tuple(taken),
             slack_target=f"slack.{index}" if stage.gives_slack else None,
+            noise=noise,
         )
         if own.slack_target is not None:
             x, known[own.slack_target] = x

@@ -1,6 +1,7 @@
 """Shares as messages: each owner splits its own arrays, and sends a peer only the peer's part."""
 
 import math
+import secrets
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -104,6 +105,16 @@ class Sharing:
         split = self._io.make_shares(np.zeros(shape, np.float32), libspu.Visibility.VIS_SECRET)
         return split[self._channel.number]
 
+    def make_noise(self, shape: Shape) -> Share:
+        """Return a share of numbers that are uniform in the ring, and that nobody knows.
+
+        Each party draws its own share, and a secret is the sum of all shares.
+        """
+        noise = self.make_up(shape)
+        heads = _chunk_heads(_bytes_of(noise))
+        noise.share_chunks = [head + secrets.token_bytes(size) for head, size in heads]
+        return noise
+
     def reveal_to(
         self, receiver: Role, share: Share, shape: Shape
     ) -> tuple[np.ndarray | None, int]:
@@ -192,20 +203,25 @@ def _bytes_of(share: Share) -> int:
 
 
 def _are_chunks_of(chunks: Sequence[bytes], length: int) -> bool:
-    """Return whether chunks are just the ones into which SPU cuts an array of that length.
+    """Return whether chunks are just the ones into which SPU cuts an array of that length."""
+    heads = _chunk_heads(length)
+    return len(chunks) == len(heads) and all(
+        len(chunk) == len(head) + size and chunk.startswith(head)
+        for chunk, (head, size) in zip(chunks, heads, strict=True)
+    )
+
+
+def _chunk_heads(length: int) -> list[tuple[bytes, int]]:
+    """Return what precedes the bytes of each chunk of an array, and how many bytes follow.
 
     A chunk is a protocol buffer: the array's length, its own offset unless zero, its bytes.
     """
-    offsets = range(0, length, _CHUNK_BYTES)
-    if len(chunks) != len(offsets):
-        return False
-    for chunk, offset in zip(chunks, offsets, strict=True):
+    heads = []
+    for offset in range(0, length, _CHUNK_BYTES):
         size = min(_CHUNK_BYTES, length - offset)
         head = number_field(1, length) + (number_field(2, offset) if offset else b"")
-        head += bytes_head(3, size)
-        if len(chunk) != len(head) + size or not chunk.startswith(head):
-            return False
-    return True
+        heads.append((head + bytes_head(3, size), size))
+    return heads
 
 
 def _require_range(name: str, array: np.ndarray, profile: Profile) -> None:

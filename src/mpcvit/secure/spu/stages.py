@@ -34,8 +34,9 @@ class Stage:
 
     `parts` names the parts of the whole parameter tree that it needs. A stage that
     `gives_slack` returns its activation, and what must not be negative of what it
-    met; one that `takes_slack` is given that of all stages before it. One that `is_repeated`
-    may differ from others in its constants alone.
+    met; one that `takes_slack` is given that of all stages before it. One that has
+    `count_noise` is given as many numbers of noise for each image as that returns. One that
+    `is_repeated` may differ from others in its constants alone.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Stage:
     function: Callable[..., Any]
     gives_slack: bool = False
     takes_slack: bool = False
+    count_noise: Callable[..., int] | None = None
     is_repeated: bool = False
 
     def parameters(self, whole: Parameters) -> Parameters:
@@ -60,7 +62,7 @@ class Staged:
 
 def stage_network(card: ModelCard, profile: Profile) -> Staged:
     """Return the stages of a card's network, lowered or as it was trained."""
-    reveal = revealing(card.opening)
+    reveal = revealing(card.opening(profile.protocol))
     public = card.public
     if public.plan is not None:
         stages = (*cut_lowered(public, public.plan), *reveal)
@@ -81,10 +83,18 @@ def revealing(opening: Opening) -> tuple[Stage, ...]:
     if not opening.is_needed:
         return ()
 
-    def apply(parameters: Parameters, logits: Any, *slack: Any) -> Any:
-        return opening(logits, *slack)
+    def apply(parameters: Parameters, logits: Any, *given: Any) -> Any:
+        return opening(logits, *given)
 
-    return (Stage(name="reveal", parts=(), function=apply, takes_slack=opening.trust.guard),)
+    return (
+        Stage(
+            name="reveal",
+            parts=(),
+            function=apply,
+            takes_slack=opening.trust.guard,
+            count_noise=opening.count_noise if opening.takes_noise else None,
+        ),
+    )
 
 
 def shared_parameters(model: Model) -> Parameters:
