@@ -52,6 +52,12 @@ class MlpForm(str, Enum):
     def ends_in_relu(self) -> bool:
         return self in (MlpForm.LINEAR_RELU, MlpForm.FUSED_RELU)
 
+    @property
+    def with_fused_linears(self) -> "MlpForm":
+        """The form that computes the same with two linears in a row fused."""
+        forms = {MlpForm.LINEAR: MlpForm.FUSED, MlpForm.LINEAR_RELU: MlpForm.FUSED_RELU}
+        return forms.get(self, self)
+
 
 _SYMBOLS = {
     MlpForm.ACTIVATED: "g",

@@ -71,6 +71,14 @@ def head_norm_of(model: ModelConfig, architecture: Architecture | Mixture) -> No
     return chosen or _norm_at(model, "norm")
 
 
+def is_centred(model: ModelConfig, architecture: Architecture | Mixture) -> bool:
+    """Return whether tokens may have a mean of zero: only layer norms read them."""
+    norms = {head_norm_of(model, architecture)}
+    for form in forms_of(model, architecture):
+        norms |= {form.norm1, form.norm2}
+    return norms == {NormForm.LAYER}
+
+
 def _norm_at(model: ModelConfig, place: str) -> NormForm:
     return NormForm.LAYER if place in model.layer_norms else model.norm
 

@@ -4,8 +4,7 @@ import jax.numpy as jnp  # noqa: F401 -- for the example
 from jaxtyping import Array
 
 from mpcvit.artifacts.config import ModelConfig
-from mpcvit.attention.kind_math import Context, KindMath, Scores, Weights, usual_scale
-from mpcvit.attention.phases import Phases, Step
+from mpcvit.attention.kind_math import Context, KindMath, Phases, Scores, Step, Weights, usual_scale
 
 
 def power_softmax_weights(scores: Scores, power: int, offset: float, eps: float) -> Weights:

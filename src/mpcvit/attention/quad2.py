@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from mpcvit.attention.kind_math import Context, KindMath, Scores, Weights
-from mpcvit.attention.phases import Phases, Step
+from mpcvit.attention.kind_math import Context, KindMath, Phases, Scores, Step, Weights
 
 
 def quad2_weights(scores: Scores, offset: float, eps: float) -> Weights:

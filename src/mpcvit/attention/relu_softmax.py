@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp  # noqa: F401 -- for the example
 from jaxtyping import Array
 
-from mpcvit.attention.kind_math import Context, KindMath, Scores, Weights
-from mpcvit.attention.phases import Phases, Step
+from mpcvit.attention.kind_math import Context, KindMath, Phases, Scores, Step, Weights
 
 
 def relu_softmax_weights(scores: Scores, eps: float) -> Weights:

@@ -10,13 +10,13 @@ from mpcvit.attention.kind_math import (
     Keys,
     KindMath,
     Outputs,
+    Phases,
     Queries,
     Scores,
     Values,
     Weights,
     usual_scale,
 )
-from mpcvit.attention.phases import Phases
 
 
 def scaling_weights(scores: Scores) -> Weights:

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp  # noqa: F401 -- for the example
 from jaxtyping import Array
 
-from mpcvit.attention.kind_math import Context, KindMath, Scores, Weights, usual_scale
-from mpcvit.attention.phases import Phases, Step
+from mpcvit.attention.kind_math import Context, KindMath, Phases, Scores, Step, Weights, usual_scale
 
 
 def softmax_weights(scores: Scores) -> Weights:

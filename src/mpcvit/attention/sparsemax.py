@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from mpcvit.attention.kind_math import Context, KindMath, Scores, Weights, usual_scale
-from mpcvit.attention.phases import Phases, Step
+from mpcvit.attention.kind_math import Context, KindMath, Phases, Scores, Step, Weights, usual_scale
 
 
 def sparsemax_weights(scores: Scores) -> Weights:

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mpcvit.artifacts.config import ModelConfig
-from mpcvit.attention.kind_math import Context, KindMath, Scores, Weights
-from mpcvit.attention.phases import Phases, Step
+from mpcvit.attention.kind_math import Context, KindMath, Phases, Scores, Step, Weights
 
 _LINEARS = ("hidden_0", "hidden_1", "output")
 

@@ -8,8 +8,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from mpcvit.artifacts.config import ModelConfig
-from mpcvit.attention.kind_math import Context, Keys, KindMath, Outputs, Queries, Values
-from mpcvit.attention.phases import Phases, Step
+from mpcvit.attention.kind_math import (
+    Context,
+    Keys,
+    KindMath,
+    Outputs,
+    Phases,
+    Queries,
+    Step,
+    Values,
+)
 
 
 def cross_normalise(

@@ -24,7 +24,6 @@ from mpcvit.codec import encode
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import SCALING, Kind
 from mpcvit.lowering.engine import choose_engine
-from mpcvit.lowering.fold import lowered_form
 from mpcvit.lowering.program import Model, PublicProgram, SecureProgram
 from mpcvit.progress import Progress, quiet
 from mpcvit.secure.card import LEAST_RUNS
@@ -78,7 +77,7 @@ def measure_lowered_latency(
     require_rounds(profile)
     model = program.model
     kinds = [kind for kind in kinds if kind is not SCALING]
-    priced = [form for form in forms if lowered_form(form) is not MlpForm.FUSED]
+    priced = [form for form in forms if form.with_fused_linears is not MlpForm.FUSED]
     linear, fused = (SCALING,) * model.heads, (MlpForm.FUSED,) * model.tokens
     variants = {
         (): LayerArchitecture(heads=linear, mlp=fused),

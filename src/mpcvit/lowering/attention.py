@@ -10,15 +10,22 @@ from jax import Array
 
 from mpcvit.artifacts.architecture import HeadChoice
 from mpcvit.artifacts.config import ModelConfig
-from mpcvit.attention.kind_math import Context, KindMath, math_of
-from mpcvit.attention.phases import Phases, multiply, run_phases
+from mpcvit.attention.kind_math import (
+    Context,
+    KindMath,
+    Phases,
+    gather,
+    math_of,
+    merge,
+    multiply,
+    run_phases,
+)
 from mpcvit.kinds.table import Kind
 from mpcvit.lowering.approximations import rectified_cube
 from mpcvit.lowering.heads import Part, folded_scale, split_heads
 from mpcvit.lowering.out_of_range import invert_watched
 from mpcvit.lowering.products import products
 from mpcvit.lowering.sites import LayerFunctions
-from mpcvit.model.gather import gather, merge
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import BlockForm, ModelConfig
 from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
-from mpcvit.artifacts.resolve import forms_of, head_norm_of
+from mpcvit.artifacts.resolve import forms_of, head_norm_of, is_centred
 from mpcvit.attention.kind_math import math_of
 from mpcvit.lowering.heads import folded_scale, kinds_of
 from mpcvit.lowering.products import NUMBERS_PER_EXCHANGE
@@ -69,30 +69,7 @@ def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters
 def mlp_forms(layer: LayerArchitecture) -> frozenset[MlpForm]:
     """Return the distinct functions of an MLP."""
     forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,)
-    return frozenset(lowered_form(form) for form in forms)
-
-
-def lowered_form(form: MlpForm) -> MlpForm:
-    """Return the form that computes the same with two linears in a row fused.
-
-    >>> lowered_form(MlpForm.LINEAR)
-    <MlpForm.FUSED: 'fused'>
-    """
-    match form:
-        case MlpForm.LINEAR | MlpForm.FUSED:
-            return MlpForm.FUSED
-        case MlpForm.LINEAR_RELU:
-            return MlpForm.FUSED_RELU
-        case _:
-            return form
-
-
-def is_centred(config: ModelConfig, architecture: Architecture) -> bool:
-    """Return whether tokens are written with a mean of zero: only layer norms read them."""
-    norms = {head_norm_of(config, architecture)}
-    for form in forms_of(config, architecture):
-        norms |= {form.norm1, form.norm2}
-    return norms == {NormForm.LAYER}
+    return frozenset(form.with_fused_linears for form in forms)
 
 
 def reads_true_units(config: ModelConfig, norm: NormForm) -> bool:

@@ -15,12 +15,12 @@ from jax import Array
 
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import Activation, BlockForm, ModelConfig, Pooling
-from mpcvit.artifacts.resolve import forms_of
+from mpcvit.artifacts.resolve import forms_of, is_centred
+from mpcvit.attention.kind_math import gather, merge
 from mpcvit.lowering.attention import AttentionLayer
-from mpcvit.lowering.fold import Weights, is_centred, lowered_form
+from mpcvit.lowering.fold import Weights
 from mpcvit.lowering.heads import queries_of
 from mpcvit.lowering.sites import EMBED_NORM, HEAD_NORM, Function, Functions, layer_functions
-from mpcvit.model.gather import gather, merge
 from mpcvit.model.vit import merge_to, pool
 
 
@@ -77,7 +77,7 @@ def block(
     mlp_forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * queries
     tokens_of: dict[MlpForm, list[int]] = {}
     for token, mlp_form in enumerate(mlp_forms[:queries]):
-        tokens_of.setdefault(lowered_form(mlp_form), []).append(token)
+        tokens_of.setdefault(mlp_form.with_fused_linears, []).append(token)
     parts = [
         _mlp(
             config,

@@ -39,8 +39,13 @@ from mpcvit.lowering.jaxpr_walk import in_fixed_point
 from mpcvit.lowering.network import forward
 from mpcvit.lowering.out_of_range import Trust, count_out_of_range, guard
 from mpcvit.lowering.sites import Functions, Plan, require_plan
-from mpcvit.model.checkpoint import Checkpoint, digest, flatten_parameters, read_tensors
-from mpcvit.model.fuse import fuse_linears
+from mpcvit.model.checkpoint import (
+    Checkpoint,
+    digest,
+    flatten_parameters,
+    fuse_linears,
+    read_tensors,
+)
 from mpcvit.storage import read_json, replacing_folder
 
 Shapes = dict[str, tuple[int, ...]]

@@ -8,9 +8,8 @@ from jaxtyping import Array, Float
 
 from mpcvit.artifacts.architecture import HeadChoice
 from mpcvit.artifacts.choices import LayerMixture
-from mpcvit.attention.kind_math import Context, Drop, attend
+from mpcvit.attention.kind_math import Context, Drop, attend, gather, merge
 from mpcvit.kinds.table import Kind
-from mpcvit.model.gather import gather, merge
 
 HeadArray = Float[Array, "batch head token head_dim"]
 ValueArray = Float[Array, "batch head token value_dim"]

@@ -14,8 +14,7 @@ from mpcvit.artifacts.choices import LayerMixture, Mixture
 from mpcvit.artifacts.config import BlockForm, ModelConfig, Pooling
 from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
 from mpcvit.artifacts.resolve import forms_of, head_norm_of, validate
-from mpcvit.attention.kind_math import Context, math_of
-from mpcvit.model.gather import gather, merge
+from mpcvit.attention.kind_math import Context, gather, math_of, merge
 from mpcvit.model.heads import mix, route
 from mpcvit.model.layers import (
     BatchNorm,

@@ -17,7 +17,7 @@ from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.resolve import forms_of
 from mpcvit.attention.kind_math import Context, attend, attention_scores, math_of
 from mpcvit.kinds.table import Kind, find_kind
-from mpcvit.model.fuse import fuse_linears
+from mpcvit.model.checkpoint import fuse_linears
 from mpcvit.model.layers import activate
 from mpcvit.model.vit import Attention, Mlp
 

@@ -10,8 +10,7 @@ import pytest
 
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import Pooling, load_config
-from mpcvit.attention.kind_math import KindMath
-from mpcvit.attention.phases import Step
+from mpcvit.attention.kind_math import KindMath, Step
 from mpcvit.classifier import Classifier
 from mpcvit.cost.estimate import estimate
 from mpcvit.data.batches import Batch
