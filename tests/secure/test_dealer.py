@@ -124,6 +124,14 @@ def test_where_the_script_does_not_fit_the_program_is_rehearsed(
         mpcvit.run(other, pixels[:2], DEALER, batch_size=batch_size, reveal="logits", simulate=True)
 
 
+def test_a_class_alone_is_rehearsed_too(program):
+    """Its last stage reads random numbers beside the logits."""
+    bare, (_, pixels) = program.changed(scripts={}), tiny()
+    found = mpcvit.run(bare, pixels[:2], DEALER, simulate=True)
+    expected = program(program.preprocess(list(pixels[:2]))).argmax(axis=1)
+    assert found.predictions == tuple(program.classes[index] for index in expected)
+
+
 def test_without_a_dealer_there_is_no_script(program):
     bare = program.changed(scripts={})
     assert rehearsal.with_script(bare, FIRST_PARTY) is bare

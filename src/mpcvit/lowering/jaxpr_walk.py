@@ -197,7 +197,8 @@ def _pad(x: _Array, value: _Array, *, padding_config: Sequence[tuple[int, int, i
 
 
 def _select_n(which: _Array, *cases: _Array) -> _Array:
-    return np.choose(which, cases) if len(cases) > 2 else np.where(which, cases[1], cases[0])
+    no, yes = cases  # a choice between more is no part of a network
+    return np.where(which, yes, no)
 
 
 def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ from mpcvit.secure.card import LEAST_RUNS, ModelCard, settled
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.made_once import MadeOnce
 from mpcvit.secure.made_once import Progress as StageProgress
-from mpcvit.secure.spu.compile import CompiledStage, Program, compile_network
+from mpcvit.secure.spu.compile import NOISE, CompiledStage, Program, compile_network
 from mpcvit.secure.spu.engine import DealerSettings, Engine, run_in_threads
 from mpcvit.secure.spu.link import Channel
 
@@ -107,7 +107,8 @@ def _rehearse_stage(program: Program, stage: CompiledStage, profile: Profile) ->
     """Return the script of one stage, after the first uses of its kernels."""
     public_pem = make_up_public_key().pem
     kernels = [name for name in stage.parameters if name in program.kernels]
-    read = {name: stage.noise or program.shapes[name] for name in stage.read_once}
+    shapes = program.shapes if stage.noise is None else {**program.shapes, NOISE: stage.noise}
+    read = {name: shapes[name] for name in stage.read_once}
 
     def take_part(channel: Channel) -> Script:
         channel.counts_costs = False
