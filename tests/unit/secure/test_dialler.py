@@ -267,8 +267,8 @@ def test_nobody_there(certs):
     ("messages", "match"),
     [
         ([Word(is_end=True, reason="the model's party died")], "the model's party died"),
-        ([b"\0\0\0\2[]"], "ended the session"),
-        ([HELLO], "ended the session"),
+        ([b"\0\0\0\2[]"], "sent what cannot be understood"),
+        ([HELLO], "sent what cannot be understood"),
     ],
 )
 def test_a_server_that_fails_ends_the_session(certs, monkeypatch, messages, match):
@@ -295,7 +295,7 @@ def test_a_server_that_vanishes_ends_the_session(certs, monkeypatch):
         line = line_to(server.address, certs / "pair/client").__enter__()
         line.open(HELLO)
         line.check()
-    with pytest.raises(PartyError, match=f"the server at {server.address} ended the session"):
+    with pytest.raises(PartyError, match=f"the server at {server.address} broke off without a word"):
         check_for_seconds(line)
     line.__exit__(None, None, None)
 
@@ -362,3 +362,24 @@ def test_another_server_at_the_advertised_address_is_not_believed(certs, tmp_pat
             with carry(line, tmp_path):
                 time.sleep(0.3)
         assert other.firsts == []
+
+
+def test_a_session_that_is_lost_is_not_joined_again(certs, tmp_path, monkeypatch):
+    """A server that was started again would log each attempt as a stranger's."""
+    monkeypatch.setattr(dialler, "_RETRY_S", 0.01)
+    used = []
+
+    async def vanish(join, reader, writer):
+        used.append(join)
+        server._writers[0].transport.abort()  # the control connection
+        writer.transport.abort()
+
+    with (
+        Server(certs / "pair/server", WELCOME, joined=vanish) as server,
+        line_to(server.address, certs / "pair/client") as line,
+    ):
+        line.open(HELLO)
+        with carry(line, tmp_path):
+            server.wait_for(lambda: used)
+            time.sleep(0.5)
+    assert len(used) < 8  # of about fifty attempts

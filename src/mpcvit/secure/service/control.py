@@ -23,13 +23,13 @@ _FAREWELL_S = 10.0  # for the peer's last word, which shows that it has read thi
 class ControlConnection:
     """Says that this end is alive, and hears whether the other one is.
 
-    `lost` is the sentence for a peer that is gone without a word. Other threads may call
-    `check`.
+    `peer` is the subject of sentences about a peer that is gone without a word. Other threads
+    may call `check`.
     """
 
-    def __init__(self, stream: Stream, lost: str) -> None:
-        self._stream, self._lost = stream, lost
-        self._gone_at: float | None = None
+    def __init__(self, stream: Stream, peer: str) -> None:
+        self._stream, self._peer = stream, peer
+        self._lost, self._gone_at = "", 0.0
         self._peer_ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.farewell: Word | None = None  # the peer's last word
@@ -46,7 +46,8 @@ class ControlConnection:
 
     @property
     def is_lost(self) -> bool:
-        return self._gone_at is not None and self.farewell is None
+        """Whether the peer is gone without a last word; it will not come back."""
+        return bool(self._lost) and self.farewell is None
 
     @property
     def peer_is_done(self) -> bool:
@@ -60,7 +61,7 @@ class ControlConnection:
         """Raise PartyError if the peer failed, or is gone for longer than a moment."""
         if self.farewell is not None and self.farewell.reason:
             raise PartyError(self.farewell.reason)
-        if self.farewell is None and self._gone_for() > _GRACE_S:
+        if self.is_lost and time.monotonic() - self._gone_at > _GRACE_S:
             raise PartyError(self._lost)
 
     async def end(self, reason: str = "") -> None:
@@ -74,9 +75,6 @@ class ControlConnection:
     async def stop(self) -> None:
         await end_tasks(self._tasks)
 
-    def _gone_for(self) -> float:
-        return 0.0 if self._gone_at is None else time.monotonic() - self._gone_at
-
     async def _listen(self) -> None:
         try:
             while self.farewell is None:
@@ -87,10 +85,18 @@ class ControlConnection:
                     self.farewell = message
                     if message.reason:  # the peer waits until it was read
                         self.send(message)
-        except (OSError, EOFError, asyncio.TimeoutError, PartyError):
-            self._gone_at = time.monotonic()
+        # before the others, as it is an OSError too
+        except asyncio.TimeoutError:
+            self._lose(f"nothing was heard of {self._peer} for {SILENCE_S:g} s")
+        except (OSError, EOFError):
+            self._lose(f"{self._peer} broke off without a word")
+        except PartyError:
+            self._lose(f"{self._peer} sent what cannot be understood")
         finally:
             self._peer_ended.set()
+
+    def _lose(self, sentence: str) -> None:
+        self._gone_at, self._lost = time.monotonic(), sentence
 
     async def stay_alive(self) -> None:
         """Say so every few seconds, until cancelled."""

@@ -122,8 +122,7 @@ class ServerLine:
             answer = await self._ask(self._stream, hello)
             if answer.verdict is Verdict.WELCOME:
                 self._answer = answer
-                lost = f"the server at {self._server} ended the session"
-                self._control = ControlConnection(self._stream, lost)
+                self._control = ControlConnection(self._stream, f"the server at {self._server}")
                 self._control.start()
                 return answer
             self._stream.abort()
@@ -183,9 +182,9 @@ class ServerLine:
 
     async def _park(self) -> None:
         """Keep a connection open on which the server's SPU will reach this one's."""
-        assert self._tunnel is not None
+        assert self._tunnel is not None and self._control is not None
         give_up = time.monotonic() + min(_ATTEMPT_S, self._connect_s)
-        while True:
+        while not self._control.is_lost:  # a server that was started again knows no such session
             try:
                 stream = await self._join(Way.BACK)
                 self._has_joined = True
@@ -203,6 +202,8 @@ class ServerLine:
             self._tunnel.take_later(stream)
 
     async def _join(self, way: Way) -> Stream:
+        if self._control is not None and self._control.is_lost:
+            raise PartyError("the session is over")
         stream, fingerprint = await self._dial(self._answer.address or self._server)
         if fingerprint != self._fingerprint:
             stream.abort()

@@ -208,7 +208,7 @@ class Server:
             guest.writer.write(encode(Answer(verdict=Verdict.BUSY, retry_s=_RETRY_S)))
             self._metrics.refused.labels("the queue is full").inc()
             return "put off: the queue is full"
-        control = ControlConnection(guest, "the client vanished")
+        control = ControlConnection(guest, "the client")
         control.start()
         waiter = self._pool.enter()
         try:
