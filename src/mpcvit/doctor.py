@@ -60,7 +60,11 @@ class Check:
 
 
 def examine(
-    *, tls: Path | None = None, server: str | None = None, dealer: str | None = None
+    *,
+    tls: Path | None = None,
+    listen: str | None = None,
+    server: str | None = None,
+    dealer: str | None = None,
 ) -> Iterator[Check]:
     """Give every check when it is done; addresses and certificates are looked at if given."""
     yield _check_python()
@@ -76,8 +80,12 @@ def examine(
     yield _check_disk("temporary files", Path(tempfile.gettempdir()), "set TMPDIR")
     yield _check_unix_sockets()
     yield _check_ports()
+    if listen is not None:
+        yield _check_listening(listen)
     if tls is not None:
-        yield _check_certificates(tls)
+        certificate = _check_certificates(tls)
+        yield certificate
+        tls = None if certificate.state is State.PROBLEM else tls
     for role, address in (("server", server), ("dealer", dealer)):
         if address is not None:
             yield _check_address(role, address, tls)
@@ -223,6 +231,23 @@ def _check_ports() -> Check:
     return Check(name="ports", state=State.FINE, found="can be opened on 127.0.0.1")
 
 
+def _check_listening(address: str) -> Check:
+    from mpcvit.hosts.door import why_no_door
+    from mpcvit.secure.parties.roles import resolve
+
+    def report(state: State, found: str, advice: str = "") -> Check:
+        return Check(name="listening", state=state, found=f"{address}: {found}", advice=advice)
+
+    try:
+        with socket.create_server(resolve(address)):
+            return report(State.FINE, "the port is free; firewalls are seen from other hosts alone")
+    except UserError as error:
+        return report(State.PROBLEM, str(error))
+    except OSError as error:
+        why, _, advice = why_no_door(error).partition("; ")
+        return report(State.PROBLEM, why, advice)
+
+
 def _check_certificates(folder: Path) -> Check:
     from datetime import datetime, timezone
 
@@ -233,6 +258,9 @@ def _check_certificates(folder: Path) -> Check:
         return Check(name="certificate", state=state, found=found, advice=advice)
 
     again = "make the certificates again: mpcvit certs --fresh"
+    if not folder.is_dir():
+        advice = "name this host's folder of those that mpcvit certs made"
+        return report(State.PROBLEM, f"there is no folder {folder}", advice)
     try:
         role = _role_of(folder)
         credentials = load_credentials(folder, role)
@@ -277,6 +305,7 @@ def _role_of(folder: Path) -> str:
 
 
 def _check_address(role: str, address: str, tls: Path | None) -> Check:
+    from mpcvit.hosts.credentials import why_not_accepted
     from mpcvit.secure.parties.roles import resolve, split_address
 
     def report(state: State, found: str, advice: str = "") -> Check:
@@ -287,15 +316,15 @@ def _check_address(role: str, address: str, tls: Path | None) -> Check:
         host, _ = split_address(address)
         with socket.create_connection(resolve(address), timeout=_ANSWER_S) as line:
             if tls is None:
-                return report(State.NOTE, "somebody listens", "add --tls to see who it is")
+                return report(State.NOTE, "somebody listens", "a good --tls shows who it is")
             return report(State.FINE, _shake_hands(line, host, role, tls))
     except UserError as error:
         return report(State.PROBLEM, str(error))
     except ConnectionRefusedError:
         return report(State.PROBLEM, "nobody listens", f"start `{command}` there")
     except ssl.SSLCertVerificationError as error:
-        advice = "its certificate must name this host; see --host of mpcvit certs"
-        return report(State.PROBLEM, f"its certificate is refused: {error.verify_message}", advice)
+        why, _, advice = why_not_accepted(error).partition("; ")
+        return report(State.PROBLEM, f"its certificate is refused: {why}", advice)
     except ssl.SSLError as error:
         return report(State.PROBLEM, f"no TLS: {error.reason or error}", f"is it `{command}`?")
     except OSError as error:

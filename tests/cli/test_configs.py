@@ -14,6 +14,7 @@ def test_the_list_says_what_each_is_for():
     abouts = json.loads(invoke("configs", "--json").stdout)
     assert list(abouts) == shipped_names(CONFIGS)
     assert abouts["digits-quick"] == "The whole method in six minutes on two shared cores."
+    assert abouts["cifar10-found"].startswith("The shape of cifar10-demo, with every choice")
     assert all(len(about.split()) > 4 for about in abouts.values())
     assert abouts["digits"] in invoke("configs").stdout
 

@@ -108,6 +108,19 @@ class TestTroubles:
         monkeypatch.setattr(doctor.socket, "create_server", refuse)
         assert "Operation not permitted" in found("ports").found
 
+    def test_a_port_to_listen_on(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            check = found("listening", listen=address)
+            assert (check.state, check.found) == (
+                State.PROBLEM,
+                f"{address}: Address already in use",
+            )
+            assert "choose another port" in check.advice
+        assert found("listening", listen=free_addresses(1)[0]).state is State.FINE
+        foreign = found("listening", listen="192.0.2.1:9000")  # of no machine
+        assert "name an address of this machine" in foreign.advice
+
 
 @pytest.mark.usefixtures("no_spu")
 class TestCertificates:
@@ -128,6 +141,9 @@ class TestCertificates:
         (client / "key.pem").write_bytes((certs / "client" / "key.pem").read_bytes())
         assert "cannot be used with cert.pem" in found("certificate", tls=client).found
         assert "there is no" in found("certificate", tls=tmp_path).found
+        check = found("certificate", tls=tmp_path / "absent")
+        assert (check.state, check.found[:18]) == (State.PROBLEM, "there is no folder")
+        assert check.advice == "name this host's folder of those that mpcvit certs made"
 
 
 @contextmanager
@@ -167,12 +183,16 @@ class TestAddresses:
             assert "no TLS" in found("server", server=address, tls=certs / "client").found
         with listening(None) as address:
             check = found("server", server=address)
-            assert check.advice == "add --tls to see who it is"
+            assert check.advice == "a good --tls shows who it is"
         make_certificates(tmp_path / "other", names=("server",))
         context = Credentials(folder=tmp_path / "other" / "server").listening_context()
         with listening(context) as address:
             check = found("server", server=address, tls=certs / "client")
         assert "its certificate is refused" in check.found
+        assert "another authority signed it" in check.advice
+        with listening(context) as address:  # bad certificates are one problem, and no second one
+            check = found("server", server=address, tls=tmp_path)
+        assert (check.state, check.found) == (State.NOTE, f"{address}: somebody listens")
         allowed = certs / "client" / "allowed.txt"
         listed = allowed.read_text()
         allowed.write_text("")

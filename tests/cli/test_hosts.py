@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from mpcvit.secure.parties.roles import free_addresses
+from mpcvit.secure.service import metrics
 from tests.command import invoke
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.two_party.conftest import ARCHITECTURE, CONFIG
@@ -44,6 +45,17 @@ def test_clients_come_and_go(tmp_path):
     invoke("certs", "add", "clinic", "--out", out)
     assert "clinic" in listed.read_text()
     assert "hospital" not in listed.read_text()  # although its folder is still there
+
+
+def test_the_status_of_a_server_shows_a_date(monkeypatch):
+    numbers = {"images": 1234.0, "parties_ready": 2.0, "certificate_expiry_seconds": 1826567912.0}
+    monkeypatch.setattr(metrics, "read_status", lambda address: dict(numbers))
+    assert invoke("serve", "--status").stdout.splitlines() == [
+        "images               1,234",
+        "parties ready        2",
+        "certificate expires  2027-11-18 19:58 UTC",
+    ]
+    assert json.loads(invoke("serve", "--status", "--json").stdout) == numbers
 
 
 @pytest.mark.parametrize(

@@ -100,9 +100,7 @@ def test_a_folder_is_called_a_folder(tmp_path, checkpoint):
     assert f"give the checkpoint in it: {run_folder / 'model.safetensors'}" in (
         invoke("show", run_folder, code=2).stderr
     )
-    assert f"{other} is a folder, but a checkpoint is a file" in (
-        invoke("show", other, code=2).stderr
-    )
+    assert f"{other} is a folder: a checkpoint is a file" in (invoke("show", other, code=2).stderr)
     photo = GOLDEN / "authors_heads.npz"  # any file: it is not reached
     for command in ("show", "run"):
         told = invoke(command, foreign, *([photo] if command == "run" else []), code=2).stderr

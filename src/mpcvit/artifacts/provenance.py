@@ -166,9 +166,9 @@ def advice_on(folder: Path) -> str:
     """Say what to do with a folder that was given in place of a model, if it looks like one."""
     if (folder / "config.json").is_file():
         return (
-            "with foreign weights; make a checkpoint of them first: "
+            "it holds foreign weights; make a checkpoint of them first: "
             f"mpcvit import {folder} --out model.safetensors"
         )
     if (folder / MODEL_FILE).is_file():
-        return f"of a training; give the checkpoint in it: {folder / MODEL_FILE}"
+        return f"it is that of a training; give the checkpoint in it: {folder / MODEL_FILE}"
     return ""

@@ -1,6 +1,7 @@
 """`mpcvit serve` and `mpcvit predict`: private inference between two hosts."""
 
 import json
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -212,8 +213,12 @@ def _print_status(address: str, *, as_json: bool) -> None:
     if as_json:
         print_json(numbers)
         return
-    names = sorted(numbers)
-    print_pairs({name.replace("_", " "): f"{numbers[name]:,.0f}" for name in names})
+    expiry_s = numbers.pop("certificate_expiry_seconds", None)
+    lines = {name.replace("_", " "): f"{numbers[name]:,.0f}" for name in sorted(numbers)}
+    if expiry_s is not None:
+        until = datetime.fromtimestamp(expiry_s, timezone.utc)
+        lines["certificate expires"] = f"{until:%Y-%m-%d %H:%M} UTC"
+    print_pairs(lines)
 
 
 @app.command()

@@ -132,6 +132,20 @@ def why_not_valid(
     return ""
 
 
+def why_not_accepted(error: ssl.SSLCertVerificationError) -> str:
+    """Return why a peer's certificate was refused, and what to do."""
+    match error.verify_code:
+        case 62 | 64:  # another name, another address
+            advice = "use a name that it has, or make one for this name (`mpcvit certs --host`)"
+        case 9 | 10:  # not yet, no longer
+            advice = "compare the clocks of both hosts, or renew it"
+        case 18 | 19 | 20 | 21:
+            advice = "another authority signed it; is the address right, and --tls of this pair?"
+        case _:
+            return error.verify_message
+    return f"{error.verify_message.rstrip('.')}; {advice}"
+
+
 def why_not_now(certificate: x509.Certificate) -> str:
     now = datetime.now(timezone.utc)
     if now > certificate.not_valid_after_utc:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import math
+import os
 import socket
 import ssl
 import time
@@ -28,6 +29,24 @@ _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE_S = 0.2
 _CLOSING_S = 0.01  # until an evicted stranger's descriptor is free
 _REFUSAL_S = 1.0  # for a refused peer to read why
+
+
+def why_no_door(error: OSError) -> str:
+    """Return why a port cannot be listened on, and what to do.
+
+    >>> why_no_door(OSError(errno.EADDRINUSE, "in use (while attempting to bind)"))
+    'Address already in use; choose another port, or end what listens there (ss -ltnp)'
+    """
+    match error.errno:
+        case errno.EADDRINUSE:
+            advice = "choose another port, or end what listens there (ss -ltnp)"
+        case errno.EADDRNOTAVAIL:
+            advice = "name an address of this machine, or 0.0.0.0 for all of them"
+        case errno.EACCES | errno.EPERM:
+            advice = "choose a port above 1023, or ask the administrator"
+        case _:
+            return error.strerror or str(error)
+    return f"{os.strerror(error.errno)}; {advice}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,9 +137,9 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Read a safetensors file whole, with its metadata."""
     path = Path(path)
     if not path.is_file():
-        wanted = "but a checkpoint is a file (.safetensors)"
+        wanted = "a checkpoint is a file (.safetensors)"
         if path.is_dir():
-            raise UserError(f"{path} is a folder, {advice_on(path) or wanted}")
+            raise UserError(f"{path} is a folder: {advice_on(path) or wanted}")
         raise UserError(f"there is no file {path}")
     try:
         with safe_open(path, framework="numpy") as file:

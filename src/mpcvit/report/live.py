@@ -61,8 +61,10 @@ class _Progress(Progress):
 
 def _describe(task: Task) -> str:
     """Return how far a task is, in words."""
-    done = f"{task.completed:g} of {task.total:g} after {task.elapsed or 0:.0f} s"
-    parts = (task.description.strip(), done, task.fields.get("state", ""))
+    parts = [task.description.strip()]
+    if (task.total or 0) > 1:  # otherwise there is nothing to count
+        parts.append(f"{task.completed:g} of {task.total:g}")
+    parts += [f"after {task.elapsed or 0:.0f} s", task.fields.get("state", "")]
     return " ".join(part for part in parts if part)
 
 

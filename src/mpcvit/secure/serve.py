@@ -16,6 +16,7 @@ from mpcvit.artifacts.profile import Profile, load_profile
 from mpcvit.artifacts.record import Reveal
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import load_credentials
+from mpcvit.hosts.door import why_no_door
 from mpcvit.hosts.peer import SERVER
 from mpcvit.lowering.engine import with_engine
 from mpcvit.secure.memory_check import require_memory
@@ -89,7 +90,7 @@ def serve(
         try:
             listener = stack.enter_context(socket.create_server((host, port), backlog=512))
         except OSError as error:
-            raise UserError(f"cannot listen on {listen}: {error.strerror or error}") from error
+            raise UserError(f"cannot listen on {listen}: {why_no_door(error)}") from error
         server = Server(
             own=own,
             dealer=endpoint,

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mpcvit.codec import encode
 from mpcvit.errors import UserError
+from mpcvit.hosts.door import why_no_door
 from mpcvit.storage import size_text
 from mpcvit.web.desk import MOST_BYTES, Desk
 
@@ -49,9 +50,7 @@ class Page:
         try:
             self._socket = socket.create_server((LOOPBACK, port))
         except OSError as error:
-            raise UserError(
-                f"cannot listen on port {port} of this machine: {error.strerror or error}"
-            ) from error
+            raise UserError(f"cannot listen on port {port}: {why_no_door(error)}") from error
         self.port = self._socket.getsockname()[1]
         self._token = secrets.token_urlsafe(32)
         routes = [

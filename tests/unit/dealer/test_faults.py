@@ -104,6 +104,18 @@ def test_a_dealer_that_stalls(dealer, job):
     saboteur.close()
 
 
+def test_a_dealer_behind_a_wall(dealer, monkeypatch):
+    """A firewall that drops what it refuses is not told from a host that is off."""
+
+    def drop(*_, **__):
+        raise TimeoutError
+
+    client = dealer.client("server", patience_s=0.5)
+    monkeypatch.setattr("mpcvit.dealer.party.client.socket.create_connection", drop)
+    with pytest.raises(DealerError, match=r"does not answer \(tried for 0\.5 s\)"):
+        client.check()
+
+
 def test_a_party_that_stalls_does_not_hold_the_dealer(dealer, job):
     """Its place is free again after a while, and others are served meanwhile."""
     _, found = job

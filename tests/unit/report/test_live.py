@@ -27,6 +27,9 @@ def wait_for(text, written):
 
 def test_a_file_gets_lines_of_what_goes_on(written):
     with live.counting() as progress:
+        progress("connecting", 0, 1)
+        wait_for("connecting after 0 s\n", written)  # one step has no count
+        progress("connecting", 1, 1)
         progress("compiling", 7, 7)
         wait_for("compiling 7 of 7 after 0 s\n", written)  # nothing else is known yet
         progress("running", 2, 30)

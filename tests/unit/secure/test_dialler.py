@@ -178,9 +178,17 @@ def test_a_refusal_is_passed_on(certs):
 @pytest.mark.parametrize(
     ("theirs", "own", "match"),
     [
-        ("foreign/server", "pair/client", "certificate of localhost.*is not accepted"),
-        ("past/server", "past/client", "not accepted: certificate has expired"),
-        ("elsewhere/server", "elsewhere/client", "not accepted: Hostname mismatch"),
+        (
+            "foreign/server",
+            "pair/client",
+            "certificate of localhost.*is not accepted.*; another authority",
+        ),
+        ("past/server", "past/client", "not accepted: certificate has expired; compare the clocks"),
+        (
+            "elsewhere/server",
+            "elsewhere/client",
+            "not accepted: Hostname mismatch.*; use a name that it has",
+        ),
         ("pair/second", "pair/client", "not accepted"),
         ("pair/server", "mixed", "hung up without an answer|does not accept"),
         ("pair/server", "unlisted", r"not on the list of servers in .*: SHA-256 [0-9a-f]{64}"),
@@ -295,7 +303,7 @@ def test_a_server_that_vanishes_ends_the_session(certs, monkeypatch):
         line = line_to(server.address, certs / "pair/client").__enter__()
         line.open(HELLO)
         line.check()
-    with pytest.raises(PartyError, match=f"the server at {server.address} broke off without a word"):
+    with pytest.raises(PartyError, match=f"at {server.address} broke off without a word"):
         check_for_seconds(line)
     line.__exit__(None, None, None)
 

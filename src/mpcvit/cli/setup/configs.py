@@ -42,7 +42,8 @@ def configs(
 
 
 def _about(path: Path) -> str:
-    """Return the first sentence of a file's header, whose first line is its command."""
+    """Return the first sentence of a file's header, which begins with its commands."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    header = " ".join(line[2:] for line in lines[1:10] if line.startswith("# "))
+    said = (line[2:] for line in lines[:10] if line.startswith("# "))
+    header = " ".join(line for line in said if not line.startswith("mpcvit "))
     return header.partition(". ")[0].rstrip(".") + "."

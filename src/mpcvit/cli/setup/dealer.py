@@ -94,6 +94,7 @@ def serve(
     from mpcvit.dealer.server import serve_dealer
     from mpcvit.dealer.table import JobLimits, JobTable
     from mpcvit.hosts.credentials import ListeningContext, load_credentials, protect_memory
+    from mpcvit.hosts.door import why_no_door
     from mpcvit.hosts.peer import DEALER
     from mpcvit.secure.parties.roles import resolve
 
@@ -111,7 +112,7 @@ def serve(
     try:
         listener = socket.create_server(resolve(listen))
     except OSError as error:
-        raise UserError(f"cannot listen on {listen}: {error.strerror or error}") from error
+        raise UserError(f"cannot listen on {listen}: {why_no_door(error)}") from error
     with listener, until_stopped() as stop:
         typer.echo(f"dealing at {listen}; Ctrl-C ends", err=True)
         serve_dealer(

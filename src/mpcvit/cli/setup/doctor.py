@@ -18,6 +18,10 @@ def doctor(
             "--tls", metavar="DIR", help="Look at this folder's key and certificate, too."
         ),
     ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="See whether `mpcvit serve` could listen here."),
+    ] = None,
     server: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Try to reach this `mpcvit serve`.")
     ] = None,
@@ -29,8 +33,8 @@ def doctor(
 ) -> None:
     """Check what this machine can do, and say what would not work.
 
-    Looks at Python, the CPU, memory, packages, SPU, disks, sockets and ports. The exit code is
-    1 if there is a problem.
+    Looks at Python, the CPU, memory, packages, SPU, disks, sockets and ports.
+    The exit code is 1 if there is a problem.
 
     Example: mpcvit doctor --tls certs/client --server model.example.org:9000
     """
@@ -38,7 +42,7 @@ def doctor(
     from mpcvit.doctor import State, examine
 
     checks = []
-    for check in examine(tls=tls, server=server, dealer=dealer):
+    for check in examine(tls=tls, listen=listen, server=server, dealer=dealer):
         checks.append(check)
         if not as_json:
             print(f"{check.state.value:<8} {check.name:<17} {check.found}", flush=True)

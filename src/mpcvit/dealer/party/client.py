@@ -13,12 +13,17 @@ from mpcvit.codec import decode
 from mpcvit.dealer import SPU_VERSION, DealerTerms
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import Job
+from mpcvit.hosts.credentials import why_not_accepted
 from mpcvit.hosts.peer import DEALER, peer_of
 from mpcvit.storage import read_json
 
 _RETRY_S = 0.3
 _MOST_ANSWER = 1 << 12
 _PIECE_BYTES = 1 << 18
+
+
+class _NoAnswerError(Exception):
+    """Nobody answered at the dealer's address, not even with a refusal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +114,14 @@ class DealerClient:
                 return attempt()
             except LaterError as error:
                 failure = f"refuses: {error}"
+            except _NoAnswerError:
+                failure = "does not answer"
             except TimeoutError:
                 failure = "stalls"
             except ssl.SSLCertVerificationError as error:
                 raise DealerError(
                     f"the certificate of the dealer at {self.address} is not accepted: "
-                    f"{error.verify_message}"
+                    f"{why_not_accepted(error)}"
                 ) from error
             except ssl.SSLError as error:
                 failure = f"hung up: {(error.reason or str(error)).replace('_', ' ').lower()}"
@@ -158,7 +165,10 @@ class DealerClient:
 
     def _dial(self, host: str) -> ssl.SSLSocket:
         place, _, port = (self.dialled or self.address).rpartition(":")
-        plain = socket.create_connection((place, int(port)), timeout=self.patience_s)
+        try:
+            plain = socket.create_connection((place, int(port)), timeout=self.patience_s)
+        except TimeoutError as error:
+            raise _NoAnswerError from error
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line = self.context.wrap_socket(plain, server_hostname=host)

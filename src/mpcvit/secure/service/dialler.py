@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from mpcvit.errors import UserError
-from mpcvit.hosts.credentials import Credentials
+from mpcvit.hosts.credentials import Credentials, why_not_accepted
 from mpcvit.hosts.door import STREAM_BYTES, Stream, end_tasks
 from mpcvit.hosts.peer import SERVER, peer_of, read_allowed
 from mpcvit.secure.errors import PartyError
@@ -182,7 +182,8 @@ class ServerLine:
 
     async def _park(self) -> None:
         """Keep a connection open on which the server's SPU will reach this one's."""
-        assert self._tunnel is not None and self._control is not None
+        assert self._tunnel is not None
+        assert self._control is not None
         give_up = time.monotonic() + min(_ATTEMPT_S, self._connect_s)
         while not self._control.is_lost:  # a server that was started again knows no such session
             try:
@@ -277,7 +278,7 @@ async def _wait_until_used(stream: Stream) -> None:
 
 def _why_no_tls(server: Address, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of {server} is not accepted: {error.verify_message}"
+        return f"the certificate of {server} is not accepted: {why_not_accepted(error)}"
     if isinstance(error, ssl.SSLEOFError):
         return f"{server} hung up; does it speak TLS?"
     reason = (error.reason or str(error)).replace("_", " ").lower()
