@@ -98,6 +98,54 @@ def test_resumed_runs_ask_for_the_rest(model, pictures, asked, monkeypatch, tmp_
     )
 
 
+def test_a_folder_may_change_before_a_run_is_resumed(model, pictures, asked, monkeypatch):
+    """The answers of all interrupted runs count, and a run without --resume names them."""
+    arguments = ("run", model, pictures, *SIMULATE)
+    with monkeypatch.context() as patch:
+        fail_after(patch, 1)
+        invoke(*arguments, code=1)
+    Image.fromarray(PIXELS[0] // 2).save(pictures / "new.png")
+    with monkeypatch.context() as patch:
+        fail_after(patch, 2)
+        told = invoke(*arguments, "--resume", code=1).stderr
+    assert "2 of 4 images have an answer" in told
+    (pictures / "2.png").unlink()
+    assert len(kept_aside()) == 2
+    with monkeypatch.context() as patch:
+        fail_after(patch, 1)
+        told = invoke(*arguments, code=1).stderr
+    assert "2 of 3 images have an answer of an interrupted command, which --resume would" in told
+    resumed = invoke(*arguments, "--resume")
+    assert asked == [3, 3, 3, 1]
+    assert "2 answers were there already" in resumed.stderr
+    assert not kept_aside()
+
+
+def test_pictures_that_the_model_cannot_take_do_not_stop_a_folder(model, pictures, monkeypatch):
+    """How many channels it takes is known in the session alone; the others run in a second one."""
+    run, unfit = secure_run.run, ["0.png", "2.png"]
+
+    def refuse(model, images, *settings, **options):
+        names = [image.absolute() for image in images if image.name in unfit]
+        if names:
+            raise UserError("\n".join(f"{name} has 3 channels" for name in names))
+        return run(model, images, *settings, **options)
+
+    monkeypatch.setattr(secure_run, "run", refuse)
+    monkeypatch.chdir(pictures.parent)
+    arguments = ("run", model, pictures.name, *SIMULATE)
+    output = invoke(*arguments, "--json")
+    sentences = [f"pictures/{name} has 3 channels" for name in unfit]
+    assert output.stderr.splitlines()[:2] == [f"note: left out: {one}" for one in sentences]
+    document = json.loads(output.stdout)
+    assert [row["image"] for row in document["predictions"]] == ["pictures/1.png"]
+    assert document["skipped"] == sentences
+    for refused in ("--strict", "pictures/0.png"):
+        assert "0.png has 3 channels" in invoke(*arguments, refused, code=2).stderr
+    unfit.append("1.png")
+    assert "the model takes none of the pictures" in invoke(*arguments, code=2).stderr
+
+
 def test_a_file_of_answers_serves_new_pictures(model, pictures, asked, tmp_path):
     file = tmp_path / "answers.jsonl"
     arguments = (model, pictures, *SIMULATE, "--answers", file)
@@ -160,17 +208,17 @@ def test_a_model_that_has_changed_is_noticed(pictures, tmp_path):
         return ImageAnswer(model=model, values=None, chosen=(1,), trusted=True, close=False)
 
     path = tmp_path / "answers.jsonl"
-    AnswerFile(path, {}, resume=False).add("a", pictures / "0.png", answer("then"))
-    file = AnswerFile(path, {}, resume=True)
+    AnswerFile(path, {}).add("a", pictures / "0.png", answer("then"))
+    file = AnswerFile(path, {}, [path])
     assert file.known["a"].likeliest == ("dog",)
     with pytest.raises(UserError, match="the model is another"):
         file.add("b", pictures / "1.png", answer("now"))
     path.write_text(path.read_text().replace("[1]", "[2]"))
     with pytest.raises(UserError, match="line 2 names a class that the model does not have"):
-        AnswerFile(path, {}, resume=True)
+        AnswerFile(path, {}, [path])
     path.write_text("{}")
     with pytest.raises(UserError, match="is not a file of answers"):
-        AnswerFile(path, {}, resume=True)
+        AnswerFile(path, {}, [path])
 
 
 def test_a_line_of_json_for_each_picture(model, pictures):

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcvit.artifacts.profile import Profile
-from mpcvit.artifacts.provenance import content_digest
 from mpcvit.artifacts.record import Reveal, RunRecord
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.codec import encode, save
 from mpcvit.errors import UserError
-from mpcvit.storage import require_writable, state_folder
+from mpcvit.storage import require_writable
 
 if TYPE_CHECKING:
     from mpcvit.secure.result import ImageAnswer, RunResult
@@ -86,7 +85,7 @@ def answer_pictures(
     `asked` says whom is asked and how: only answers to the same are resumed. `classify`
     takes pictures, where to show progress, and where to put each answer.
     """
-    from mpcvit.data import sift_pictures
+    from mpcvit.data import list_skipped, sift_pictures
     from mpcvit.report.live import counting, tell
     from mpcvit.secure.answer_file import AnswerFile, digest_of
     from mpcvit.secure.result import RefusedError, refusal
@@ -97,9 +96,13 @@ def answer_pictures(
     for sentence in skipped:
         tell(f"note: left out: {sentence}")
     digests = [digest_of(picture) for picture in pictures]
-    name = f"{content_digest([encode(dict(asked)), digests])}.jsonl"
-    path = output.answers or state_folder() / "answers" / name
-    file = AnswerFile(path, asked, resume=output.resume)
+    if output.answers is None:
+        file = AnswerFile.aside(asked, digests, resume=output.resume)
+    else:
+        file = AnswerFile(output.answers, asked, [output.answers] if output.resume else [])
+    if file.left_over:
+        kept = f"{file.left_over} of {len(pictures)} images have an answer"
+        tell(f"note: {kept} of an interrupted command, which --resume would keep")
     answers = {
         index: file.known[digest] for index, digest in enumerate(digests) if digest in file.known
     }
@@ -121,27 +124,53 @@ def answer_pictures(
 
     for index, answer in answers.items():
         _print_answer(pictures[index], answer, output)
-    result = None
-    if missing:
-        with counting() as progress, _telling_what_is_kept(path, answers, len(pictures)):
-            asked_for = [pictures[index] for index in missing]
-            result = classify(asked_for, progress=progress, answered=answered)
-    if kept := len(pictures) - len(missing):
+    if kept := len(answers):
         were = "1 answer was" if kept == 1 else f"{kept} answers were"
         tell(f"note: {were} there already")
-    ordered = [answers[index] for index in range(len(pictures))]
+    result = None
+    with _telling_what_is_kept(file.path, answers, len(pictures)):
+        while missing and result is None:
+            asked_for = [pictures[index] for index in missing]
+            try:
+                with counting() as progress:
+                    result = classify(asked_for, progress=progress, answered=answered)
+            except UserError as error:
+                unfit = _find_unfit(error, asked_for)
+                if output.strict or not unfit or unfit.keys() & set(images):
+                    raise
+                for sentence in unfit.values():
+                    tell(f"note: left out: {sentence}")
+                skipped += tuple(unfit.values())
+                missing[:] = [index for index in missing if pictures[index] not in unfit]
+    if not answers:
+        raise UserError(f"the model takes none of the pictures: {list_skipped(skipped)}")
+    rows = [(pictures[index], answer) for index, answer in sorted(answers.items())]
     if output.as_json:
-        _print_document(pictures, ordered, result, output, skipped)
+        _print_document(rows, result, output, skipped)
     elif result is not None:
         _print_cost(result, profile.trust)
     if output.answers is None:
-        path.unlink(missing_ok=True)
+        file.forget(digests)
     if output.out is not None and result is not None:
         save(output.out, result.record)
     if failed_writes:
         raise failed_writes[0]
-    if refused := [str(pictures[i]) for i, answer in enumerate(ordered) if not answer.trusted]:
+    if refused := [str(picture) for picture, answer in rows if not answer.trusted]:
         raise RefusedError(refusal(refused))
+
+
+def _find_unfit(error: UserError, pictures: list[Path]) -> dict[Path, str]:
+    """Return what an error says of each picture that it names.
+
+    How many channels a model takes is known only in the session.
+    """
+    known = {str(picture.absolute()): picture for picture in pictures}
+    found = {}
+    for line in str(error).splitlines():
+        for name, picture in known.items():
+            if line.startswith(f"{name} "):
+                found[picture] = line.replace(name, str(picture), 1)
+    return found
 
 
 def _require_unchanged(picture: Path, digest: str) -> None:
@@ -204,8 +233,7 @@ def _prediction(picture: Path, answer: "ImageAnswer") -> dict[str, Any]:
 
 
 def _print_document(
-    pictures: list[Path],
-    answers: list["ImageAnswer"],
+    rows: list[tuple[Path, "ImageAnswer"]],
     result: "RunResult | None",
     output: Output,
     skipped: tuple[str, ...],
@@ -219,8 +247,8 @@ def _print_document(
     if output.stream:
         print(json.dumps(end), flush=True)
         return
-    rows = [_prediction(*row) for row in zip(pictures, answers, strict=True)]
-    print_json({"reveal": answers[0].model.reveal.value, "predictions": rows, **end})
+    reveal = rows[0][1].model.reveal.value
+    print_json({"reveal": reveal, "predictions": [_prediction(*row) for row in rows], **end})
 
 
 def _print_cost(result: "RunResult", trust: str) -> None:

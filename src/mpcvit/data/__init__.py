@@ -16,6 +16,7 @@ from mpcvit.data.images import (
     decode_image,
     fit_image,
     list_pictures,
+    list_skipped,
     make_inputs,
     normalisation,
     normalise,

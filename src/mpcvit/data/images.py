@@ -39,11 +39,11 @@ Read = TypeVar("Read")
 def decode_image(data_or_path: bytes | Path, *, channels: int, where: str) -> np.ndarray:
     """Decode one picture to uint8 [height, width, channel], upright.
 
-    Grey becomes RGB by repetition. Of 16 bits the upper 8 are kept, and of an animation
-    the first frame. Other colours (CMYK, palettes) become RGB, and alpha that hides
-    nothing is dropped. Refused, with `where` as the sentence's subject: what Pillow cannot
-    read to its end, transparency, numbers of unknown range, and pixel counts beyond
-    Pillow's limit.
+    Grey becomes RGB by repetition, and RGB that shows only greys becomes grey. Of 16 bits
+    the upper 8 are kept, and of an animation the first frame. Other colours (CMYK,
+    palettes) become RGB, and alpha that hides nothing is dropped. Refused, with `where` as
+    the sentence's subject: what Pillow cannot read to its end, transparency, numbers of
+    unknown range, and pixel counts beyond Pillow's limit.
 
     >>> buffer = io.BytesIO()
     >>> Image.new("L", (3, 2), 7).save(buffer, "PNG")
@@ -72,12 +72,17 @@ def decode_image(data_or_path: bytes | Path, *, channels: int, where: str) -> np
 
 
 def match_channels(image: np.ndarray, *, channels: int, where: str) -> np.ndarray:
-    """Repeat a grey image for an RGB model; refuse any other difference."""
+    """Repeat a grey image for an RGB model, and take RGB that shows only greys for grey.
+
+    Any other difference is refused.
+    """
     found = image.shape[-1]
     if found == channels:
         return image
     if (found, channels) == (1, 3):
         return np.repeat(image, 3, axis=-1)
+    if (found, channels) == (3, 1) and (image == image[..., :1]).all():
+        return image[..., :1]
     raise UserError(
         f"{where} has {found} {'channel' if found == 1 else 'channels'}, "
         f"but the model takes {channels} (model.channels)"
@@ -217,14 +222,23 @@ def is_picture(path: Path) -> bool:
 
 
 def make_inputs(images: Sequence[Picture], model: ModelConfig, data: DataConfig) -> Inputs:
-    """Decode, resize and normalise files or uint8 arrays, as in evaluation."""
+    """Decode, resize and normalise files or uint8 arrays, as in evaluation.
+
+    All that cannot be used is named at once, with a line for each.
+    """
     if not len(images):
         raise UserError("there is no image")
-    size, resized, fitted = model.image_size, 0, []
+    size, resized, fitted, refused = model.image_size, 0, [], []
     for index, image in enumerate(images):
-        pixels = _decode(image, index, model.channels)
+        try:
+            pixels = _decode(image, index, model.channels)
+        except UserError as error:
+            refused.append(str(error))
+            continue
         resized += pixels.shape[:2] != (size, size)
         fitted.append(fit_image(pixels, size, data.eval_crop, data.fit))
+    if refused:
+        raise UserError("\n".join(refused))
     constants = normalisation(data.mean, data.std, model.channels)
     return Inputs(normalise(np.stack(fitted), *constants), resized)
 

@@ -5,18 +5,20 @@ picture's answer, under the SHA-256 of the picture's file. Only the user who ask
 the file. A line that a killed process or a full disk has cut is left out.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mpcvit.artifacts.provenance import content_digest
 from mpcvit.codec import decode, encode, register
 from mpcvit.errors import UserError
 from mpcvit.secure.result import ImageAnswer, KnownModel
-from mpcvit.storage import read_json, write_text
+from mpcvit.storage import read_json, state_folder, write_text
 
 
 @register("mpcvit-answers/1", "file of answers")
@@ -44,17 +46,50 @@ class AnswerFile:
     """The answers that are known, by the digest of the picture, and the file that keeps them.
 
     `asked` says whom was asked and how. Answers to something else are never mixed in.
+    `sources` are files with answers of earlier commands, the latest first.
     """
 
-    def __init__(self, path: Path, asked: Mapping[str, Any], *, resume: bool) -> None:
+    def __init__(self, path: Path, asked: Mapping[str, Any], sources: Sequence[Path] = ()) -> None:
         self.path = path
         self.known: dict[str, ImageAnswer] = {}
+        self.left_over = 0  # answers of interrupted commands to the same pictures, not resumed
         self._asked = {name: json.dumps(encode(value)) for name, value in asked.items()}
         self._model: KnownModel | None = None
         self._lines: list[_Line] = []
+        self._held: dict[Path, set[str]] = {}  # pictures by source
         self._is_written = False
+        for source in sources:
+            self._read(source)
+
+    @classmethod
+    def aside(
+        cls, asked: Mapping[str, Any], digests: Sequence[str], *, resume: bool
+    ) -> "AnswerFile":
+        """Open the file of a command that names none, which is kept until that ends well.
+
+        What is resumed may be of several commands: a folder of pictures may have changed since.
+        """
+        folder = state_folder() / "answers"
+        about, which = content_digest(encode(dict(asked))), content_digest(list(digests))
+        path, known = folder / f"{about}-{which}.jsonl", folder.glob(f"{about}-*.jsonl")
+        sources = sorted(known, key=_changed, reverse=True)
         if resume:
-            self._read()
+            file = cls(path, asked, sources)
+            if not file.known.keys() & set(digests):
+                raise UserError(f"there is nothing to resume: {folder} has no answer to an image")
+            return file
+        file = cls(path, asked)
+        with contextlib.suppress(UserError):  # what cannot be read is no answer
+            earlier = cls(path, asked, sources)
+            file._held = earlier._held
+            file.left_over = len(earlier.known.keys() & set(digests))
+        return file
+
+    def forget(self, digests: Collection[str]) -> None:
+        """Remove the file, and sources that hold answers to these pictures alone."""
+        used = [source for source, held in self._held.items() if held <= set(digests)]
+        for path in (self.path, *used):
+            path.unlink(missing_ok=True)
 
     def require_same(self, model: KnownModel) -> None:
         """Raise if another model gave the answers that are known."""
@@ -90,27 +125,32 @@ class AnswerFile:
             self._is_written = False  # the next one writes all again
             raise UserError(f"cannot write {self.path}: {error.strerror or error}") from error
 
-    def _read(self) -> None:
+    def _read(self, path: Path) -> None:
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise UserError(f"there is nothing to resume: no answers are in {self.path}") from None
+            raise UserError(f"there is nothing to resume: no answers are in {path}") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {self.path}: {error}") from error
+            raise UserError(f"cannot read {path}: {error}") from error
         first, *lines = text.split("\n")
-        heading = decode(_Heading, read_json(first, str(self.path)), str(self.path))
+        heading = decode(_Heading, read_json(first, str(path)), str(path))
         for name, value in self._asked.items():
             if heading.asked.get(name) != value:
                 raise UserError(
-                    f"{self.path} holds answers of another {name}; leave out --resume to ask for "
-                    "all images again"
+                    f"{path} holds answers of another {name}; leave out --resume to ask for all "
+                    "images again"
                 )
-        self._model = heading.model
+        if self._model not in (None, heading.model):
+            return  # older, and of a model that has changed since
+        self._model, held = heading.model, self._held.setdefault(path, set())
         for number, text in enumerate(lines[:-1], start=2):  # a whole line ends with a line break
-            where = f"{self.path}, line {number}"
+            where = f"{path}, line {number}"
             line = decode(_Line, read_json(text, where), where)
             if any(not 0 <= index < len(heading.model.classes) for index in line.chosen):
                 raise UserError(f"{where} names a class that the model does not have")
+            held.add(line.picture)
+            if line.picture in self.known:
+                continue
             self._lines.append(line)
             self.known[line.picture] = ImageAnswer(
                 model=heading.model,
@@ -119,6 +159,13 @@ class AnswerFile:
                 trusted=line.trusted,
                 close=line.close,
             )
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # its command has just ended
+        return 0.0
 
 
 def digest_of(picture: Path) -> str:

@@ -210,17 +210,21 @@ class Desk:
                 picture.seconds = round(seconds, 3)
 
     def _fail(self, own: list[Picture], links: list[Path], message: str) -> None:
-        """Give the reason to the pictures without an answer, or to the one that is named."""
-        culprits = [one for one, link in zip(own, links, strict=True) if str(link) in message]
+        """Give the reason to the pictures without an answer, or to those that are named."""
+        named = {
+            picture.number: line.replace(str(link), picture.name)
+            for picture, link in zip(own, links, strict=True)
+            for line in message.splitlines()
+            if str(link) in line
+        }
         with self._changed:
-            for picture, link in zip(own, links, strict=True):
+            for picture in own:
                 if picture.state is not PictureState.RUNNING:
                     continue
-                if not culprits:
+                if not named:
                     picture.state, picture.words = PictureState.FAILED, message
-                elif picture in culprits:
-                    picture.state = PictureState.BROKEN
-                    picture.words = message.replace(str(link), picture.name)
+                elif picture.number in named:
+                    picture.state, picture.words = PictureState.BROKEN, named[picture.number]
                     picture.release()
                 else:  # the next session has the others
                     picture.state, self._is_asked = PictureState.WAITING, True

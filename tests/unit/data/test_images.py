@@ -152,6 +152,12 @@ def test_colour_is_refused_for_a_grey_model(random_pixels, encode):
         decode(encode(random_pixels(8)), channels=1)
 
 
+def test_colour_that_shows_only_greys_is_grey(random_pixels, encode):
+    grey = random_pixels(5, 7)[..., :1]
+    found = decode_image(encode(np.repeat(grey, 3, axis=-1)), channels=1, where="photo.png")
+    assert np.array_equal(found, grey)
+
+
 def test_grey_is_refused_for_two_channels(random_pixels, encode):
     with pytest.raises(UserError, match="has 1 channel, but the model takes 2"):
         decode(encode(random_pixels(8, channels=1)), channels=2)

@@ -53,6 +53,17 @@ def test_one_broken_file_does_not_stop_a_folder(folder):
         sift_pictures([folder])
 
 
+def test_all_that_a_model_cannot_take_is_named_at_once(folder):
+    Image.new("L", (6, 6)).save(folder / "grey.png")
+    grey = DataConfig(mean=(0.5,), std=(0.5,))
+    with pytest.raises(UserError) as refused:
+        make_inputs(list_pictures([folder]), small_config(channels=1), grey)
+    assert str(refused.value).splitlines() == [
+        f"{folder / name} has 3 channels, but the model takes 1 (model.channels)"
+        for name in ("a.png", "b.png")
+    ]
+
+
 def test_resized_ones_are_counted(folder):
     inputs = make_inputs(list_pictures([folder]), small_config(), DATA)
     assert inputs.images.shape == (2, 6, 6, 3)

@@ -52,7 +52,9 @@ def test_what_comes_meanwhile_waits_for_the_next_session(desk, sessions, picture
 
 
 def test_a_session_that_fails_gives_the_reason_and_may_be_tried_again(desk, sessions, pictures):
-    sessions.error = lambda picture: UserError("nobody listens") if "1" in picture.name else None
+    sessions.error = lambda picture: (
+        UserError("nobody listens") if picture.name == "0001.png" else None
+    )
     drop(desk, pictures, "red", "blue")
     wait(desk)
     assert words(desk) == ["red", "nobody listens"]  # an answer that was there stays
@@ -64,15 +66,18 @@ def test_a_session_that_fails_gives_the_reason_and_may_be_tried_again(desk, sess
     assert words(desk) == ["red", "blue"]
 
 
-def test_a_picture_that_the_session_refuses_does_not_stop_the_others(desk, sessions, pictures):
+def test_pictures_that_the_session_refuses_do_not_stop_the_others(desk, sessions, pictures):
     def refuse(picture):
-        return UserError(f"{picture} has 3 channels") if picture.name.startswith("0000") else None
+        names = [picture, picture.with_name("0002.png")]
+        lines = [f"{name} has 3 channels" for name in names]
+        return UserError("\n".join(lines)) if picture.name == "0000.png" else None
 
     sessions.error = refuse
-    drop(desk, pictures, "red", "blue")
+    drop(desk, pictures, "red", "blue", "blue")
     wait(desk)
-    assert words(desk) == ["red.png has 3 channels", "blue"]
-    assert states(desk) == ["broken", "done"]
+    assert words(desk) == ["red.png has 3 channels", "blue", "blue.png has 3 channels"]
+    assert states(desk) == ["broken", "done", "broken"]
+    assert sessions.sizes == [3, 1]
 
 
 def test_a_message_names_one_picture_alone(desk, sessions, pictures):
