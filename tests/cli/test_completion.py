@@ -39,7 +39,10 @@ def complete(line):
         ("mpcvit bench dealer --network relu", ["relu_softmax"]),
         ("mpcvit bench threads --networks linformer,relu", ["linformer,relu_softmax"]),
         ("mpcvit bench network --networks relu", ["relu_softmax", "relu_softmax-gelu_tanh"]),
-        ("mpcvit bench network --networks scaling,linf", ["scaling,linformer"]),
+        (
+            "mpcvit bench network --networks scaling,linf",
+            ["scaling,linformer", "scaling,linformer-0.3", "scaling,linformer-0.7"],
+        ),
         ("mpcvit bench lowering --profiles cheetah,aby3-", ["cheetah,aby3-wan"]),
         ("mpcvit train ./", []),  # bash then completes files
     ],

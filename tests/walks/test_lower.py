@@ -9,7 +9,7 @@ from tests.models import random_pixels, small_checkpoint, small_config
 from tests.walks.tracer import trace
 
 MOST = 47  # from the command to the file
-MOST_IN_LOWERING = 15
+MOST_IN_LOWERING = 16
 IN_CALLBACKS = {  # what watches the operations of a network
     ("lowering/bounded.py", "lowering/jaxpr_walk.py"),
     ("lowering/calibrate.py", "lowering/jaxpr_walk.py"),

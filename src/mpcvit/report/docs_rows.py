@@ -211,11 +211,9 @@ def _shares(root: Path, name: str, column: str) -> list[Row]:
 
 def _breakdown(root: Path) -> Iterable[Row]:
     """Return the shares of a network's parts, and of softmax's own parts, by protocol."""
-    for protocol, file, column in (
-        ("SEMI-2K", "semi2k", "modelled_s"),
-        ("Cheetah", "cheetah", "measured_s"),
-    ):
+    for file, column in (("semi2k", "modelled_s"), ("cheetah", "measured_s")):
         shares = {row["table"]: row for row in _shares(root, f"secure/breakdown-{file}", column)}
+        protocol = {"semi2k": "SEMI-2K"}.get(file, file.title())
         yield shares["softmax"] | shares["network of such blocks"] | {"protocol": protocol}
 
 
