@@ -72,6 +72,7 @@ class Desk:
         self._records: list[RunRecord] = []
         self._phase: tuple[str, int, int] | None = None
         self._changed = threading.Condition()
+        self._decoding = threading.Lock()  # a large picture takes a gigabyte while it is read
         self._is_asked = self._is_closed = False
         self._worker = threading.Thread(target=self._work, daemon=True)
         self._worker.start()
@@ -91,7 +92,8 @@ class Desk:
             )
             self._pictures.append(picture)
         try:
-            decode_image(content, channels=3, where=name)
+            with self._decoding:
+                decode_image(content, channels=3, where=name)
         except UserError as error:
             picture.words = str(error)
             picture.release()

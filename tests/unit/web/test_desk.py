@@ -1,9 +1,14 @@
 """The desk: sessions of all that waits, reasons for what has no answer, nothing on the disk."""
 
 import os
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+import mpcvit
 from mpcvit.errors import UserError
 from mpcvit.web import desk as module
 from tests.chromium import wait_until
@@ -142,6 +147,41 @@ def test_pictures_that_come_together_share_the_room(desk, pictures, monkeypatch)
     monkeypatch.setattr(module, "decode_image", add_another)
     desk.add("first.png", content)
     assert states(desk) == ["waiting"]
+
+
+def test_pictures_are_decoded_one_at_a_time(desk, pictures, monkeypatch):
+    """Many large ones at once would take a machine's memory."""
+    content, inside, most = pictures["red"].read_bytes(), [], []
+
+    def decode(*_, **__):
+        inside.append(True)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.pop()
+
+    monkeypatch.setattr(module, "decode_image", decode)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: desk.add("a.png", content), range(8)))
+    assert most == [1] * 8
+
+
+def test_the_page_has_words_for_every_step_of_a_session():
+    """What the parties report is for people who know the protocol."""
+    folder = Path(mpcvit.__file__).parent
+    sources = [file.read_text() for file in (folder / "secure").rglob("*.py")]
+    steps = {
+        name
+        for text in sources
+        for name in re.findall(
+            r'(?:_doing\(|report_progress\(self\._report, |Progressed\(what=|progress\()"([^"]+)"',
+            " ".join(text.replace("(\n", "( ").split()).replace("( ", "("),
+        )
+    }
+    assert {"compiling", "rehearsing", "ordering randomness", "running"} <= steps
+    page = (folder / "web" / "assets" / "page.js").read_text()
+    phases = page.partition("const PHASES = {")[2].partition("};")[0]
+    known = {line.strip().split(": ")[0].strip('"') for line in phases.strip().splitlines()}
+    assert steps == known
 
 
 def test_closing_ends_a_session_that_runs(desk, sessions, pictures):

@@ -5,8 +5,15 @@ const previews = new Map(); // addresses of pictures that this tab has dropped, 
 const PHASES = {
   connecting: "Connecting to the other side",
   compiling: "Preparing the network, once for these pictures",
+  rehearsing: "Preparing the random numbers, once for this network",
+  "waiting for the other party": "Waiting for the other side",
+  "ordering randomness": "Asking the dealer for random numbers",
+  "waiting for randomness": "Waiting for the dealer's random numbers",
+  "sharing weights": "Taking shares of the other side's model",
+  "setting up the protocol": "Preparing the encryption",
   running: "Classifying",
 };
+const begun = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 const STATES = { waiting: "waits", running: "is being classified", failed: "no answer" };
 let latest = { pictures: [], phase: null, records: 0, most_bytes: Infinity };
 
@@ -70,7 +77,7 @@ const draw = (state) => {
   } else {
     bar.removeAttribute("value");
   }
-  const what = phase ? PHASES[phase.what] || phase.what : PHASES.connecting;
+  const what = phase ? PHASES[phase.what] || begun(phase.what) : PHASES.connecting;
   if (words.textContent !== what) words.textContent = what;
   find("again").hidden = !has("failed");
   find("save-answers").hidden = !has("done");
