@@ -6,10 +6,11 @@ from enum import Enum
 from mpcvit.artifacts.architecture import MlpForm
 from mpcvit.errors import UserError, nearest
 from mpcvit.experiments.recipes import (
-    HEAD_SEARCH,
+    SEARCH,
     SOFTMAX,
     Recipe,
     SearchRecipe,
+    found,
     linformer,
     mpcformer,
     mpcvit,
@@ -48,6 +49,14 @@ class Experiment:
     @property
     def row_names(self) -> tuple[str, ...]:
         return tuple(row.name for row in (*self.networks, *self.searches))
+
+    def within(self, budgets_s: tuple[float, ...]) -> "Experiment":
+        """Return the experiment with networks of these seconds in place of its own."""
+        derived = {row for row in self.networks if row.derivation and row.derivation.budget_s}
+        if not derived:
+            raise UserError(f"{self.name} has no networks within seconds; `found` has")
+        others = (row for row in self.networks if row not in derived)
+        return replace(self, networks=(*others, *map(found, budgets_s)))
 
     def only(self, names: list[str]) -> "Experiment":
         """Return the experiment with some of its rows."""
@@ -111,7 +120,7 @@ EXPERIMENTS = (
             for label, search in (
                 ("layer-wise", searched("layer", "search.granularity=layer")),
                 ("row-wise", searched("row", "search.granularity=row")),
-                ("mpcvit", HEAD_SEARCH),
+                ("mpcvit", SEARCH),
             )
         ),
     ),
@@ -147,7 +156,7 @@ EXPERIMENTS = (
                 searched(f"lambda-{weight}", f"search.latency_weight={weight}")
                 for weight in ("1e-3", "1e-4", "1e-6")
             ),
-            HEAD_SEARCH,
+            SEARCH,
             SearchRecipe(name="search-8-heads", heads=8),
         ),
     ),
@@ -209,6 +218,17 @@ EXPERIMENTS = (
             with_paper_forms("all-tokens", "tokens"),
             with_paper_forms("wide-queries", "queries"),
             Recipe(name="no-layer-norm", settings=("model.layer_norms=[]",)),
+        ),
+    ),
+    Experiment(
+        name="found",
+        mirrors="Not in the paper: networks of a search over every choice, within seconds",
+        about="networks that one search finds within three budgets of seconds, beside the "
+        "paper's norms and GeLU with two kinds of attention, on labels alone",
+        networks=(
+            with_paper_forms("paper-relu_softmax", kind=RELU_SOFTMAX),
+            with_paper_forms("paper-scaling", kind=SCALING),
+            *map(found, (1.3, 1.5, 2.0)),
         ),
     ),
 )

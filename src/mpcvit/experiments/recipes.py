@@ -49,7 +49,7 @@ class Recipe:
 
 
 SOFTMAX = Recipe(name="softmax", settings=("model.attention=softmax",))
-HEAD_SEARCH = SearchRecipe(name="search")
+SEARCH = SearchRecipe(name="search")  # as the configuration says
 
 
 def fine_tuned(model: ModelConfig, architecture: Architecture) -> Recipe:
@@ -105,7 +105,7 @@ def mpcvit(
     ratio: float,
     *,
     distilled: bool = False,
-    search: SearchRecipe = HEAD_SEARCH,
+    search: SearchRecipe = SEARCH,
     per_layer: bool = False,
     mlp_form: MlpForm | None = None,
     gelu_threshold: float = DEFAULT_GELU_THRESHOLD,
@@ -130,12 +130,18 @@ def mpcvit(
 
 def within(budget_s: float, *, mlp_form: MlpForm | None = None) -> Recipe:
     """Return a distilled network of the heads with the largest alpha within a budget of seconds."""
-    derivation = Derivation(search=HEAD_SEARCH, budget_s=budget_s, mlp_form=mlp_form)
+    derivation = Derivation(search=SEARCH, budget_s=budget_s, mlp_form=mlp_form)
     return Recipe(
         name=f"mpcvit-{budget_s:g}s-distilled",
         derivation=derivation,
         teacher=SOFTMAX,
     )
+
+
+def found(budget_s: float) -> Recipe:
+    """Return a network on labels alone, of the choices that are worth most within seconds."""
+    derivation = Derivation(search=SEARCH, budget_s=budget_s)
+    return Recipe(name=f"found-{budget_s:g}s", derivation=derivation)
 
 
 def searched(label: str, *settings: str) -> SearchRecipe:

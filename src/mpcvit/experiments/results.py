@@ -13,6 +13,7 @@ from scipy import stats
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import Provenance, read_rows, write_rows
+from mpcvit.artifacts.resolve import fewer_tokens
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import Experiment, find_experiment
@@ -115,22 +116,36 @@ class SearchRun:
         }
 
     def to_importance_rows(self) -> list[dict[str, Any]]:
-        """Return each alpha and beta; a place is empty where all share the choice."""
+        """Return every share that was learnt; a place is empty where all share the choice."""
+        result = self.result
         known = {"search": self.recipe.name, "seed": self.config.seed}
         rows = []
-        for layer, heads in enumerate(self.result.alpha):
+
+        def add(parameter: str, layer: int | str, value: float, **place: int | str) -> None:
+            nowhere = {"head": "", "token": ""}
+            where = {"parameter": parameter, "layer": layer, **nowhere, **place}
+            rows.append({**known, **where, "value": value})
+
+        for layer, heads in enumerate(result.alpha):
             for head, values in enumerate(heads):
                 for row, value in enumerate(values):
                     place = {
-                        "layer": layer,
                         "head": head if len(heads) > 1 else "",
                         "token": row if len(values) > 1 else "",
                     }
-                    rows.append({**known, "parameter": "alpha", **place, "value": value})
-        for layer, values in enumerate(self.result.beta):
+                    add("alpha", layer, value, **place)
+        for layer, values in enumerate(result.beta):
             for token, value in enumerate(values):
-                place = {"layer": layer, "head": "", "token": token if len(values) > 1 else ""}
-                rows.append({**known, "parameter": "beta", **place, "value": value})
+                add("beta", layer, value, token=token if len(values) > 1 else "")
+        for layer, values in enumerate(result.norms[:-1]):
+            for name, value in zip(("norm1", "norm2"), values, strict=True):
+                add(name, layer, value)
+        if result.norms:
+            add("norm", "head", *result.norms[-1])
+        for layer, values in enumerate(result.tokens):
+            counts = fewer_tokens(result.model, result.search)
+            for count, value in zip(counts, values, strict=True):
+                add(f"more than {count} tokens", layer, value)
         return rows
 
 
@@ -286,7 +301,7 @@ def write_search_results(
 
 
 def write_importance(experiment: Experiment, runs: Sequence[SearchRun], folder: Path) -> None:
-    """Write every alpha and beta of the searches that an experiment stands on."""
+    """Write every share that the searches of an experiment learnt."""
     rows = [row for run in runs for row in run.to_importance_rows()]
     rows = with_earlier(experiment, rows, folder, "-importance")
     write_rows(folder / f"{experiment.name}-importance.csv", rows)

@@ -11,7 +11,7 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.errors import UserError, nearest
 from mpcvit.experiments.catalogue import RATIOS, find_experiment
 from mpcvit.experiments.recipes import (
-    HEAD_SEARCH,
+    SEARCH,
     SOFTMAX,
     Recipe,
     SearchRecipe,
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def search(self) -> SearchRecipe:
-        return replace(HEAD_SEARCH, start=self._begin)
+        return replace(SEARCH, start=self._begin)
 
     @property
     def networks(self) -> tuple[Recipe, ...]:

@@ -95,6 +95,16 @@ def test_an_ingredient_is_taken_out_alone():
     assert changed["paper-relu_softmax"] == {*every, "attention"}
 
 
+def test_budgets_replace_those_of_the_catalogue_and_nothing_else():
+    experiment = find_experiment("found")
+    within = experiment.within((2.5, 3.5))
+    papers = tuple(name for name in experiment.row_names if name.startswith("paper"))
+    assert within.row_names == (*papers, "found-2.5s", "found-3.5s")
+    assert [row.derivation.budget_s for row in within.networks[len(papers) :]] == [2.5, 3.5]
+    with pytest.raises(UserError, match="distillation has no networks within seconds"):
+        find_experiment("distillation").within((2.5,))
+
+
 def test_names_are_unique_and_shared_rows_are_the_same_recipe():
     """Runs are kept by name, so one name must not stand for two recipes."""
     seen = {}

@@ -14,6 +14,7 @@ from mpcvit.cost.estimate import estimate
 from mpcvit.data import load_dataset
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import find_experiment
+from mpcvit.experiments.recipes import SEARCH
 from mpcvit.experiments.results import SearchRun, interval, write_search_results
 from mpcvit.experiments.run import judge_by_test_images, run_experiment
 from mpcvit.experiments.store import RunStore
@@ -21,7 +22,7 @@ from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import ViT
 from mpcvit.train.loop import DivergedError, StoppedError
 from tests.configs import TINY
-from tests.searches import make_result
+from tests.searches import MODEL, make_full_result, make_result
 from tests.unit.train.test_loop import StopAt
 
 QUICK = ("train.epochs=1", "search.epochs=1", "distill.epochs=1")
@@ -213,6 +214,23 @@ def test_searches_that_are_gone_stay(tmp_path):
         *([("0", 0.25)] * 3),
         *([("1", 0.35)] * 3),
     ]
+
+
+def test_every_share_of_a_search_is_a_row():
+    result = make_full_result(MODEL)
+    run = SearchRun(recipe=SEARCH, config=load_config(TINY), result=result)
+    values = {
+        (row["parameter"], row["layer"], row["head"]): row["value"]
+        for row in run.to_importance_rows()
+    }
+    assert values[("alpha", 2, 1)] == result.alpha[2][1][0]
+    assert values[("beta", 1, "")] == result.beta[1][0]
+    assert values[("norm1", 0, "")] == result.norms[0][0]
+    assert values[("norm2", 2, "")] == result.norms[2][1]
+    assert values[("norm", "head", "")] == result.norms[-1][0]
+    assert values[("more than 3 tokens", 1, "")] == result.tokens[1][0]
+    learnt = (result.alpha, result.beta, result.norms, result.tokens)
+    assert len(values) == sum(np.size(layer) for shares in learnt for layer in shares)
 
 
 def test_test_images_are_looked_at_after_the_choices(tmp_path):

@@ -14,6 +14,7 @@ from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson, DataFolder, Overrides, parse_whole_numbers, settings_of
 from mpcvit.cli.run import ProfileName
 from mpcvit.cli.running import load_data, require_training_packages
+from mpcvit.cli.search import parse_seconds
 from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
@@ -55,6 +56,12 @@ def experiment(
     overrides: Overrides = None,
     seeds: Annotated[str, typer.Option(help="Seeds between commas.")] = "0",
     rows: Annotated[str | None, typer.Option(help="Only these rows of it, between commas.")] = None,
+    budgets: Annotated[
+        str | None,
+        typer.Option(
+            help="Seconds of the networks that `found` derives, between commas, such as 2.5s,3.5s."
+        ),
+    ] = None,
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     out: Annotated[
         Path | None,
@@ -103,6 +110,9 @@ def experiment(
         raise UserError("give an experiment and a configuration, or --list")
     require_training_packages()
     wanted = find_experiment(name)
+    if budgets is not None:
+        seconds = (parse_seconds(own, "--budgets") for own in budgets.split(","))
+        wanted = wanted.within(tuple(seconds))
     if rows is not None:
         wanted = wanted.only([row.strip() for row in rows.split(",")])
     config = load_config(config_file, settings_of(data, overrides))
