@@ -17,7 +17,14 @@ from mpcvit.demo.showcase import Column, Sample, Showcase, model_in
 from mpcvit.errors import UserError
 from mpcvit.experiments.store import Status
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.pipeline.measure import Display, Measurement, digest_of, judge, measure_once
+from mpcvit.pipeline.measure import (
+    COMPARING,
+    Display,
+    Measurement,
+    digest_of,
+    judge,
+    measure_once,
+)
 from mpcvit.report.story import SECONDS
 from mpcvit.secure.run import run, with_engine_of
 
@@ -81,6 +88,7 @@ def _run(
     def make() -> Measurement:
         result = run(model, pictures, profile, progress=display.count, insecure=True)
         checkpoint = Checkpoint.load(model_in(folder, network.name, "plain"))
+        display.count(COMPARING, 0, 1)
         truths = np.array([result.classes.index(sample.truth) for sample in samples])
         return judge(
             result, profile, checkpoint, list(pictures), labels=truths, top1=network.top1[form]

@@ -35,6 +35,7 @@ def emulate(
     started = time.perf_counter()
     sums = jnp.zeros(SUMS)
     outside, met, judged = Counter[str](), Counter[str](), Counter[str]()
+    progress(0, len(split))  # the first batch compiles
     for index, batch in enumerate(eval_batches(split, program.data, batch_size)):
         found, is_real = program.judge(batch.images), batch.mask > 0
         logits = program.in_fixed_point(batch.images) if fixed_point else found.logits

@@ -24,6 +24,7 @@ from mpcvit.secure.run import RunResult, run
 from mpcvit.storage import read_json, write_text
 
 Progress = Callable[[str, int, int], None]
+COMPARING = "comparing with plaintext"
 
 
 class Display(Protocol):
@@ -98,6 +99,7 @@ def measure(
     pixels = np.asarray(test.images[:images])
     result = run(model, pixels, profile, simulate=simulate, insecure=True, progress=progress)
     labels, top1 = np.asarray(test.labels[:images]), _accuracy(model, test, progress)
+    progress(COMPARING, 0, 1)
     return judge(result, profile, checkpoint, list(pixels), labels=labels, top1=top1)
 
 

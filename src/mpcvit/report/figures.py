@@ -10,27 +10,26 @@ from typing import Any
 from xml.etree import ElementTree
 
 from mpcvit.errors import needs_extra
-from mpcvit.report.charts.chart import BarChart, Chart, GridChart, Panel, XYChart
+from mpcvit.report import grids
+from mpcvit.report.charts.chart import BarChart, Chart, GridChart, XYChart
+from mpcvit.report.palette import colour_of
 from mpcvit.storage import replacing
 
 FORMATS = ("png", "svg")
-_ENTRY = 1.8  # inches of a legend's entry
-# Okabe and Ito's colours, which most kinds of sight tell apart.
-_COLOURS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
-    *("#E69F00", "#56B4E9", "#882255", "#666666"),
-)
+_WIDE, _NARROW = 7.0, 4.0  # inches of a chart on a desk, and on a phone
 # What tells series apart without colour: markers, dashes and hatches.
 _MARKERS = "osD^v"
 _DASHES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 3)))
 _HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-# Offsets in points and alignments of a label: right, left, above, below.
+# Offsets in points and alignments of a label: right, left, above, below, and beside an edge.
 _SIDES = (
     ((5, 0), "left", "center"),
     ((-5, 0), "right", "center"),
     ((0, 6), "center", "bottom"),
     ((0, -6), "center", "top"),
+    ((-3, 6), "left", "bottom"),
+    ((-3, -6), "left", "top"),
 )
 
 
@@ -58,11 +57,14 @@ def write_figures(
     return written
 
 
-def to_svg(chart: Chart) -> str:
-    """Return a chart as an SVG element, in which every value has a tooltip."""
-    content = io.StringIO()
-    with _settings(chart.id):
-        figure = draw([chart], titled=False)
+def to_svg(chart: Chart, *, narrow: bool = False) -> str:
+    """Return a chart as an SVG element, in which every value has a tooltip.
+
+    A narrow one has fewer things side by side, so that its text can be read on a phone.
+    """
+    content, form = io.StringIO(), "narrow" if narrow else "wide"
+    with _settings(f"{chart.id}-{form}"):
+        figure = draw([chart], titled=False, room=_NARROW if narrow else _WIDE)
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(content.getvalue())
     for metadata in root.findall(f"{{{_SVG}}}metadata"):
@@ -82,9 +84,10 @@ def to_svg(chart: Chart) -> str:
                 title = ElementTree.Element(f"{{{_SVG}}}title")
                 title.text = text
                 target.insert(0, title)
-    # its own size, a little larger: a small drawing is not blown up to the page's width
-    room = f"{1.4 * float(root.attrib['width'].removesuffix('pt')):.0f}pt"
-    root.set("style", f"max-width: min({room}, 52rem); min-width: min({room}, 34rem)")
+    # a small drawing is not blown up to the page's width, and a large one scrolls on a phone
+    width = float(root.attrib["width"].removesuffix("pt"))
+    root.set("style", f"max-width: {1.32 * width:.0f}pt; min-width: {0.8 * width:.0f}pt")
+    root.set("class", form)
     root.set("role", "img")
     root.set("aria-label", chart.title)
     ElementTree.register_namespace("", _SVG)
@@ -93,17 +96,18 @@ def to_svg(chart: Chart) -> str:
     return text.replace("#000000", "currentColor")
 
 
-def draw(charts: Sequence[Chart], *, titled: bool = True) -> Any:
+def draw(charts: Sequence[Chart], *, titled: bool = True, room: float = _WIDE) -> Any:
     """Return a matplotlib figure with a panel for each chart, and its title in it.
 
+    `room` is the width of a panel in inches; a picture that needs more takes more.
     `figure.tips` holds the words for each value, by the name of what draws it.
     """
     from matplotlib.figure import Figure
 
     columns = 1 if len(charts) == 1 else 2
     lines = [charts[start : start + columns] for start in range(0, len(charts), columns)]
-    heights = [max(_height(chart) for chart in line) for line in lines]
-    width = max(_width(chart) for chart in charts)
+    heights = [max(_size(chart, room)[1] for chart in line) for line in lines]
+    width = max(_size(chart, room)[0] for chart in charts)
     figure: Any = Figure(figsize=(columns * width, sum(heights)), layout="constrained")
     figure.tips = {}
     panels = [figure]
@@ -111,8 +115,8 @@ def draw(charts: Sequence[Chart], *, titled: bool = True) -> Any:
         ratios = {"height_ratios": heights, "squeeze": False}
         panels = figure.subfigures(len(lines), columns, **ratios).reshape(-1)
     for panel, chart in zip(panels, charts, strict=False):
-        drawers: dict[type, Any] = {XYChart: _plane, BarChart: _bars, GridChart: _grids}
-        drawers[type(chart)](panel, chart, figure.tips)
+        drawers: dict[type, Any] = {XYChart: _plane, BarChart: _bars, GridChart: grids.draw}
+        drawers[type(chart)](panel, chart, figure.tips, room)
         if titled:
             write = panel.suptitle if isinstance(chart, GridChart) else panel.axes[0].set_title
             write(chart.title)
@@ -135,32 +139,24 @@ def _settings(salt: str) -> Iterator[None]:
         yield
 
 
-def _height(chart: Chart) -> float:
+def _size(chart: Chart, room: float) -> tuple[float, float]:
+    """Return width and height of a chart in inches."""
     match chart:
         case XYChart():
-            return 4.2 + 0.1 * len(chart.series)
+            return room, (4.2 if room >= _WIDE else 3.6) + 0.1 * len(chart.series)
         case BarChart():
             bars = 1 if chart.stacked else len(chart.series)
-            return 1.4 + 0.15 * len(chart.categories) * (bars + 0.6)
+            legend = 0.18 * -(-len(chart.series) // _legend_columns(room))
+            return room, 0.9 + legend + 0.15 * len(chart.categories) * (bars + 0.6)
         case GridChart():
-            lines = -(-len(chart.panels) // _columns(chart))
-            legend = 0.2 * -(-len(chart.kinds) // max(1, int(_width(chart) / _ENTRY)))
-            tallest = max(len(panel.cells) for panel in chart.panels)
-            return lines * (0.3 * tallest + 1.0) + 0.4 + legend
+            return grids.size(chart, room)
 
 
-def _width(chart: Chart) -> float:
-    if not isinstance(chart, GridChart):
-        return 7.0
-    widest = max(len(panel.columns) for panel in chart.panels)
-    return max(4.0, _columns(chart) * (0.34 * min(widest, 16) + 1.0))
+def _legend_columns(room: float) -> int:
+    return 3 if room >= _WIDE else 2
 
 
-def _columns(chart: GridChart) -> int:
-    return min(3, len(chart.panels))
-
-
-def _plane(panel: Any, chart: XYChart, tips: dict[str, list[str]]) -> None:
+def _plane(panel: Any, chart: XYChart, tips: dict[str, list[str]], room: float) -> None:
     axes = panel.subplots()
     met: Counter[int] = Counter()
     for index, series in enumerate(chart.series):
@@ -175,7 +171,7 @@ def _plane(panel: Any, chart: XYChart, tips: dict[str, list[str]]) -> None:
             marker=marker if series.marked else "",
             markersize=5,
             markerfacecolor="none" if series.origin == "published" else None,
-            color=_colour(series.hue),
+            color=colour_of(series.hue),
             label=series.name,
             gid=f"{chart.id}-{index}",
         )
@@ -185,7 +181,7 @@ def _plane(panel: Any, chart: XYChart, tips: dict[str, list[str]]) -> None:
             for point in series.points:
                 if point.low is not None and point.high is not None:
                     reach = (point.x, point.low, point.high)
-                    axes.vlines(*reach, colors=_colour(series.hue), alpha=0.6)
+                    axes.vlines(*reach, colors=colour_of(series.hue), alpha=0.6)
     if chart.log:
         axes.set(xscale="log", yscale="log")
     if chart.y_range is not None:
@@ -194,13 +190,14 @@ def _plane(panel: Any, chart: XYChart, tips: dict[str, list[str]]) -> None:
         axes.locator_params(axis="x", integer=True)
     if chart.labelled:
         axes.margins(x=0.1)  # room for the labels of the outermost points
+        axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     axes.grid(alpha=0.3)
     handles = _legend(axes, chart)
     style = {"handles": handles, "fontsize": "small", "framealpha": 0}
     # inside where there are few, below where many would hide the chart
     if len(handles) > 3:
-        columns = 2 if max(len(line.get_label()) for line in handles) < 40 else 1
+        columns = 2 if max(len(line.get_label()) for line in handles) < 5.8 * room else 1
         panel.legend(loc="outside lower center", ncols=columns, **style)
     elif handles:
         axes.legend(**style)
@@ -258,7 +255,7 @@ def _write_labels(axes: Any, chart: XYChart) -> None:
             text.remove()
 
 
-def _bars(panel: Any, chart: BarChart, tips: dict[str, list[str]]) -> None:
+def _bars(panel: Any, chart: BarChart, tips: dict[str, list[str]], room: float) -> None:
     axes = panel.subplots()
     lines = 1 if chart.stacked else len(chart.series)
     step = lines + 0.6
@@ -270,8 +267,8 @@ def _bars(panel: Any, chart: BarChart, tips: dict[str, list[str]]) -> None:
             [value for _, value in known],
             left=[before[index] for index, _ in known] if chart.stacked else None,
             height=0.85,
-            color="none" if series.origin == "published" else _colour(series.hue),
-            edgecolor="white" if chart.stacked else _colour(series.hue),
+            color="none" if series.origin == "published" else colour_of(series.hue),
+            edgecolor="white" if chart.stacked else colour_of(series.hue),
             hatch=_HATCHES[max(series.hue, 0) % len(_HATCHES)] if chart.stacked else "",
             linestyle="--" if series.origin == "published" else "-",
             label=series.name,
@@ -284,7 +281,7 @@ def _bars(panel: Any, chart: BarChart, tips: dict[str, list[str]]) -> None:
             tips[bar.get_gid()] = [f"{chart.categories[index]}\n{words}"]
             before[index] += value
         if not chart.stacked:
-            axes.bar_label(bars, [_shown(value) for _, value in known], fontsize=6, padding=2)
+            axes.bar_label(bars, [_shown(value) for _, value in known], fontsize=7, padding=2)
     centre = 0 if chart.stacked else (lines - 1) / 2
     middles = [step * index + centre for index in range(len(chart.categories))]
     axes.set_yticks(middles, chart.categories)
@@ -297,7 +294,8 @@ def _bars(panel: Any, chart: BarChart, tips: dict[str, list[str]]) -> None:
     axes.grid(axis="x", alpha=0.3)
     # beside the bars there may be no room
     if len(chart.series) > 1:
-        panel.legend(loc="outside lower center", ncols=3, fontsize="small", framealpha=0)
+        style = {"ncols": _legend_columns(room), "fontsize": "small", "framealpha": 0}
+        panel.legend(loc="outside lower center", **style)
 
 
 def _reach(values: Sequence[float | None], intervals: Sequence[tuple[float, float]]) -> Any:
@@ -311,57 +309,6 @@ def _reach(values: Sequence[float | None], intervals: Sequence[tuple[float, floa
     ]
 
 
-def _grids(panel: Any, chart: GridChart, tips: dict[str, list[str]]) -> None:
-    columns = _columns(chart)
-    lines = -(-len(chart.panels) // columns)
-    sheets = panel.subplots(lines, columns, squeeze=False).reshape(-1)
-    for index, (axes, picture) in enumerate(zip(sheets, chart.panels, strict=False)):
-        _draw_picture(axes, picture, chart, tips, f"{chart.id}-{index}")
-    for axes in sheets[len(chart.panels) :]:
-        axes.set_visible(False)
-    if chart.kinds:
-        from matplotlib.patches import Patch
-
-        patches = [Patch(color=_colour(hue), label=kind) for kind, hue in chart.kinds.items()]
-        columns = min(4, max(1, int(_width(chart) / _ENTRY)))
-        style = {"ncols": columns, "fontsize": "small", "framealpha": 0}
-        panel.legend(handles=patches, loc="outside lower center", **style)
-
-
-def _draw_picture(
-    axes: Any, panel: Panel, chart: GridChart, tips: dict[str, list[str]], name: str
-) -> None:
-    from matplotlib.patches import Rectangle
-
-    few = len(panel.columns) <= 16  # else there is no room for letters
-    for layer, cells in enumerate(panel.cells):
-        for column, cell in enumerate(cells):
-            shade = 1.0 if cell.share is None else 0.1 + 0.9 * cell.share
-            colour = _colour(chart.kinds.get(cell.kind, 0))
-            square = Rectangle((column, layer), 0.94, 0.94, facecolor=colour, alpha=shade)
-            square.set_gid(f"{name}-{layer}-{column}")
-            words = f"layer {layer}, {panel.columns[column]}: {cell.words}"
-            tips[f"{name}-{layer}-{column}"] = [f"{panel.name}\n{words}"]
-            axes.add_patch(square)
-            if few:
-                ink = "white" if shade > 0.55 else "black"
-                style = {"ha": "center", "va": "center", "color": ink, "fontsize": 7}
-                axes.text(column + 0.47, layer + 0.5, cell.text, **style)
-    names = [text.removeprefix("head ").replace(" ", "\n") for text in panel.columns]
-    ticks = range(0, len(names), 1 if few else 8)
-    axes.set_xticks([tick + 0.47 for tick in ticks], [names[tick] for tick in ticks], fontsize=7)
-    layers = range(len(panel.cells))
-    axes.set_yticks([layer + 0.47 for layer in layers], layers, fontsize=7)
-    aspect = "equal" if few else "auto"
-    axes.set(xlim=(0, len(names)), ylim=(len(panel.cells), 0), aspect=aspect)
-    short = panel.name if len(panel.name) <= 32 else panel.name[:31] + "…"
-    axes.set_title(short, fontsize=8)
-    axes.set_ylabel("layer", fontsize=7)
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-
-
 def _shown(value: float) -> str:
     """Return a number as people read it.
 
@@ -369,7 +316,3 @@ def _shown(value: float) -> str:
     ('1,234', '0.1235')
     """
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _colour(hue: int) -> str:
-    return "#999999" if hue < 0 else _COLOURS[hue % len(_COLOURS)]

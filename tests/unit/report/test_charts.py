@@ -8,6 +8,7 @@ import pytest
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture
 from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.experiments.published import published_trade_offs
 from mpcvit.kinds import table
 from mpcvit.report.charts import (
@@ -148,18 +149,18 @@ def test_the_parts_of_a_runs_seconds_add_up(collected):
 def test_layers_of_records_and_tables(collected):
     in_seconds, in_bytes = layers.charts(collected)
     series = by_name(in_seconds)
-    modelled = series["mpcvit-0.3, plain, SEMI2K, 2 images at a time, modelled"].points
+    modelled = series["mpcvit-0.3, plain, 2 images at a time, modelled"].points
     assert [point.x for point in modelled] == [0, 1]
     # for one of two images: 10 exchanges of 20 ms, 3,000 bytes at 44 MB/s, 0.5 s of compute
     assert modelled[0].y == pytest.approx((10 * 0.02 + 3000 / 44e6 + 0.5) / 2)
-    assert series["mpcvit-0.3, plain, SEMI2K, 2 images at a time, measured"].points[1].y == 2.0
+    assert series["mpcvit-0.3, plain, 2 images at a time, measured"].points[1].y == 2.0
     assert by_name(in_bytes)["softmax, layers, counted"].points[0].y == pytest.approx(649.3018)
 
 
 def test_operations(collected):
     charts = {chart.id: chart for chart in operations.charts(collected)}
     assert charts["operation-exchanges"].series[0].name == "dot"
-    assert charts["operation-exchanges"].series[0].values == (2.0, 6.0)  # lowered, plain
+    assert charts["operation-exchanges"].series[0].values == (6.0, 2.0)  # plain, lowered
     assert charts["operation-exchanges"].caption.startswith("For the images that run at a time")
     assert "parts-softmax-semi2k" in charts
     stack = charts["parts-block-by-heads-semi2k"]
@@ -168,9 +169,27 @@ def test_operations(collected):
 
 def test_few_operations_have_a_name_of_their_own():
     many = {f"operation {place}": 100 - place for place in range(12)}
-    stack = operations._stack([many], "counted")
-    assert len(stack) == operations._MOST + 1
-    assert sum(series.values[0] for series in stack) == sum(many.values())
+    few = {f"operation {place}": place for place in range(12)}
+    largest = operations._largest([{"net": many}, {"net": few}])
+    assert {"operation 0", "operation 11"} < set(largest)  # each the largest of a measure
+    for total in (many, few):
+        stack = operations._stack([total], largest, "counted")
+        assert len(stack) == operations._MOST + 1
+        assert sum(series.values[0] for series in stack) == sum(total.values())
+        # an operation has one colour, whatever is measured
+        assert [series.name for series in stack] == [*largest, "others"]
+        assert [series.hue for series in stack] == [*range(len(largest)), -1]
+
+
+def test_runs_name_their_protocol_only_if_there_are_several(collected):
+    (semi2k,) = {one.value.profile for one in collected.records}
+    assert not any("SEMI2K" in name for name in layers.named_records(collected))
+    first, *others = collected.records
+    other = replace(first.value, profile=load_profile("cheetah"))
+    mixed = replace(collected, records=(replace(first, value=other), *others))
+    names = list(layers.named_records(mixed))
+    assert "CHEETAH" in names[0]
+    assert semi2k.protocol.name in names[1]
 
 
 def test_plain_against_lowered(collected):

@@ -4,6 +4,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.colors import to_rgb
 
 from mpcvit.artifacts.provenance import write_rows
 from mpcvit.report.charts.chart import (
@@ -19,6 +20,7 @@ from mpcvit.report.charts.chart import (
 from mpcvit.report.charts.trade_off import TradeOff, trade_off_chart
 from mpcvit.report.figures import draw, to_svg, write_figures
 from mpcvit.report.page import draw_table
+from mpcvit.report.palette import colour_of, ink_on
 from mpcvit.report.runs import draw_run
 from tests.unit.report.conftest import RESULTS
 
@@ -94,6 +96,47 @@ def test_labels_are_written_where_they_hide_nothing():
     boxes = [text.get_window_extent() for text in texts]
     for index, box in enumerate(boxes):
         assert not any(box.overlaps(other) for other in boxes[:index])
+
+
+def test_a_point_beside_the_axis_keeps_its_label_and_seconds_begin_at_zero():
+    points = [
+        TradeOff(data="d", network=name, top1=top1, seconds=seconds, origin="modelled")
+        for name, seconds, top1 in (("the quickest", 1, 50), ("near", 9, 50), ("far", 120, 60))
+    ]
+    figure = draw([trade_off_chart("d", points)])
+    (axes,) = figure.axes
+    assert axes.get_xlim()[0] == 0
+    assert "the quickest" in {text.get_text() for text in axes.texts}
+
+
+def test_letters_can_be_read_on_every_colour():
+    """By the contrast of WCAG, which asks for 3 of large text and of graphics."""
+
+    def luminance(colour):
+        parts = [
+            part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4
+            for part in to_rgb(colour)
+        ]
+        return sum(
+            weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True)
+        )
+
+    for hue in range(-1, 8):
+        one, other = luminance(colour_of(hue)), luminance(ink_on(colour_of(hue)))
+        assert (max(one, other) + 0.05) / (min(one, other) + 0.05) > 4.4, hue
+
+
+def test_a_phone_has_less_side_by_side():
+    cells = ((Cell(text="R", words="relu", kind="relu"),) * 8,)
+    names = tuple(f"head {place}" for place in range(8))
+    panels = tuple(Panel(name=str(place), columns=names, cells=cells) for place in range(3))
+    grid = GridChart(id="grid", title="t", panels=panels, kinds={"relu": 0})
+    wide, narrow = draw([grid]), draw([grid], room=4.0)
+    assert [
+        len({round(axes.get_position().x0, 2) for axes in figure.axes if axes.get_visible()})
+        for figure in (wide, narrow)
+    ] == [2, 1]
+    assert wide.get_figwidth() < 8  # so that letters stay readable at the page's width
 
 
 def test_bars_carry_their_values_and_intervals():

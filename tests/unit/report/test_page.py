@@ -69,7 +69,7 @@ def test_every_chart_has_its_drawing_and_its_rows(page, places):
     drawings = [attributes for tag, attributes in reader.tags if tag == "svg"]
     parties = [one for one in drawings if "parties" in one.get("class", "")]
     assert len(parties) == 2  # for wide pages and for phones
-    assert len(drawings) - len(parties) == len(charts)
+    assert len(drawings) - len(parties) == 2 * len(charts)
     for chart in charts:
         assert chart.id in reader.ids
         assert f"{chart.id}-rows" in reader.ids
@@ -93,9 +93,9 @@ def test_the_story_comes_first_and_warnings_last(page):
 def test_pictures_stand_with_truth_answers_and_seconds(page):
     cards = re.findall(r'<li class="card">.*?</li>', page, re.DOTALL)
     first, lost = (" ".join(re.sub(r"<[^>]*>", " ", card).split()) for card in cards)
-    assert first == "cat mpcvit-0.3, plain ✓ cat 2.5 s mpcvit-0.3, lowered ✗ dog 0.8 s"
+    assert first == "truth cat mpcvit-0.3, plain ✓ cat 2.5 s mpcvit-0.3, lowered ✗ dog 0.8 s"
     assert "data:image/png;base64," in cards[0]
-    assert lost.startswith("no preview &lt;b&gt; mpcvit-0.3, plain not run")
+    assert lost.startswith("no preview truth &lt;b&gt; mpcvit-0.3, plain not run")
     assert "<img" not in cards[1]
 
 

@@ -64,10 +64,8 @@ def _chart(id: str, title: str, caption: str, label: str, lines: list[Line]) -> 
 
 def _seconds(collected: Collected) -> Iterator[Line]:
     yield from _of_tables(collected, "modelled_s", "modelled")
-    for found in collected.records:
-        record = found.value
-        name, images = record_name(found.name, record), record.images
-        network = network_of(record)
+    for name, record in named_records(collected).items():
+        network, images = network_of(record), record.images
         if network is not None:
             modelled = [(i, stage.modelled_s(network) / images) for i, stage in _blocks(record)]
             yield name, "modelled", modelled
@@ -77,10 +75,9 @@ def _seconds(collected: Collected) -> Iterator[Line]:
 
 def _megabytes(collected: Collected) -> Iterator[Line]:
     yield from _of_tables(collected, "sent_mb", "counted")
-    for found in collected.records:
-        record = found.value
+    for name, record in named_records(collected).items():
         values = [(i, stage.sent_bytes / 1e6 / record.images) for i, stage in _blocks(record)]
-        yield record_name(found.name, record), "counted", values
+        yield name, "counted", values
 
 
 def _of_tables(collected: Collected, column: str, origin: Origin) -> Iterator[Line]:
@@ -110,10 +107,16 @@ def _blocks(record: RunRecord) -> Iterable[tuple[int, StageCost]]:
     ]
 
 
-def record_name(name: str, record: RunRecord) -> str:
-    """Return a record's name with what distinguishes it from other runs of the network."""
-    batch = record.batches[0].images
-    return f"{name}, {record.form}, {record.profile.protocol.name}{at_a_time(batch)}"
+def named_records(collected: Collected) -> dict[str, RunRecord]:
+    """Return records by name: the network, its form, and what else differs between them."""
+    several = len({one.value.profile.protocol.name for one in collected.records}) > 1
+    named = {}
+    for one in collected.records:
+        record = one.value
+        protocol = f", {record.profile.protocol.name}" if several else ""
+        batch = at_a_time(record.batches[0].images)
+        named[f"{one.name}, {record.form}{protocol}{batch}"] = record
+    return named
 
 
 def at_a_time(images: int) -> str:

@@ -1,10 +1,11 @@
 """Where the cost lies, by operation: of private runs, and of a block and of softmax by parts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mpcvit.artifacts.record import OperationCost, RunRecord
 from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, number, slug
-from mpcvit.report.charts.layers import record_name
+from mpcvit.report.charts.layers import named_records
 from mpcvit.report.collect import Collected, TableKind
 
 _MOST = 7  # operations with a colour of their own
@@ -21,18 +22,21 @@ def charts(collected: Collected) -> list[BarChart]:
 
 
 def _of_records(collected: Collected) -> list[BarChart]:
-    found = []
-    for id, title, label, measure in _MEASURES:
-        timed, shared = id == "seconds", id == "exchanges"
-        records = [
-            (record_name(one.name, one.value), one.value)
-            for one in collected.records
-            if one.value.was_timed or not timed
-        ]
-        totals = {
-            name: _by_operation(record, measure, len(record.batches) if shared else record.images)
-            for name, record in records
+    found, records = [], named_records(collected)
+    totals_of = {
+        id: {
+            name: _by_operation(
+                record, measure, len(record.batches) if id == "exchanges" else record.images
+            )
+            for name, record in records.items()
+            if record.was_timed or id != "seconds"
         }
+        for id, _, _, measure in _MEASURES
+    }
+    largest = _largest(totals_of.values())
+    for id, title, label, _ in _MEASURES:
+        timed, shared, totals = id == "seconds", id == "exchanges", totals_of[id]
+        totals = dict(sorted(totals.items(), key=lambda one: -sum(one[1].values())))
         if not any(sum(total.values()) for total in totals.values()):
             continue
         caption = "For the images that run at a time" if shared else "For one image"
@@ -46,7 +50,7 @@ def _of_records(collected: Collected) -> list[BarChart]:
                 caption=caption,
                 value_label=label,
                 categories=tuple(totals),
-                series=_stack(list(totals.values()), "measured" if timed else "counted"),
+                series=_stack(list(totals.values()), largest, "measured" if timed else "counted"),
                 stacked=True,
             )
         )
@@ -64,11 +68,23 @@ def _by_operation(
     return total
 
 
-def _stack(totals: Sequence[Mapping[str, float]], origin: Origin) -> tuple[BarSeries, ...]:
+def _largest(measured: Iterable[Mapping[str, Mapping[str, float]]]) -> list[str]:
+    """Return the operations with the largest share of any measure: each has one colour in all."""
+    shares: dict[str, float] = {}
+    for totals in measured:
+        whole = sum(sum(total.values()) for total in totals.values()) or 1.0
+        own = Counter[str]()
+        for total in totals.values():
+            own.update(total)
+        for name, value in own.items():
+            shares[name] = max(shares.get(name, 0.0), value / whole)
+    return sorted(shares, key=lambda name: -shares[name])[:_MOST]
+
+
+def _stack(
+    totals: Sequence[Mapping[str, float]], largest: Sequence[str], origin: Origin
+) -> tuple[BarSeries, ...]:
     """Stack the most expensive operations each by itself, and the others together."""
-    names = dict.fromkeys(name for total in totals for name in total)
-    overall = {name: sum(total.get(name, 0.0) for total in totals) for name in names}
-    largest = sorted(overall, key=lambda name: -overall[name])[:_MOST]
     stacked = [
         BarSeries(
             name=name,

@@ -1,7 +1,7 @@
 """Where the seconds of private runs go: by what a run does, and by what an image waits for."""
 
 from mpcvit.report.charts.chart import BarChart, BarSeries, Origin
-from mpcvit.report.charts.layers import network_of, record_name
+from mpcvit.report.charts.layers import named_records, network_of
 from mpcvit.report.collect import Collected
 
 _IMAGES = "all images"
@@ -14,9 +14,7 @@ def charts(collected: Collected) -> list[BarChart]:
 def _of_runs(collected: Collected) -> list[BarChart]:
     """Return the wall clock's seconds of each run, which add up to its total."""
     runs = {
-        record_name(one.name, one.value): one.value.times
-        for one in collected.records
-        if one.value.was_timed
+        name: record.times for name, record in named_records(collected).items() if record.was_timed
     }
     if not runs:
         return []
@@ -38,12 +36,12 @@ def _of_runs(collected: Collected) -> list[BarChart]:
 def _of_images(collected: Collected) -> list[BarChart]:
     """Return what an image's seconds are made of, by the model of the network."""
     found: dict[str, dict[str, float]] = {}
-    for one in collected.records:
-        record, network = one.value, network_of(one.value)
+    for name, record in named_records(collected).items():
+        network = network_of(record)
         if network is None:
             continue
         bytes_one_way = sum(max(s.sent_bytes, s.received_bytes) for s in record.stages)
-        found[record_name(one.name, record)] = {
+        found[name] = {
             "computing": record.compute_s / record.images,
             "waiting for exchanges": network.seconds(exchanges=record.exchanges, sent_bytes=0)
             / record.images,
