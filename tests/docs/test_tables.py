@@ -65,6 +65,20 @@ def test_a_table_that_cannot_be_made_names_its_page(clone):
         write_tables(clone)
 
 
+def test_an_excerpt_follows_its_file(clone):
+    output, page = clone / "results" / "output.txt", clone / "README.md"
+    output.write_text("noise\ntruth  a\ncat    b\nspeed-up 2\nmore\n")
+    page.write_text("Before\n<!-- text: output.txt from=truth to=speed -->\n<!-- end -->\nAfter\n")
+    write_tables(clone)
+    assert "-->\n```\ntruth  a\ncat    b\nspeed-up 2\n```\n<!-- end -->\nA" in page.read_text()
+    output.write_text("truth\n")
+    with pytest.raises(UserError, match="no later line that begins with 'speed'"):
+        write_tables(clone)
+    output.unlink()
+    with pytest.raises(UserError, match=r"README\.md: cannot make the text"):
+        write_tables(clone)
+
+
 def test_another_folder_is_refused(clone):
     shutil.rmtree(clone / "results")
     with pytest.raises(UserError, match="clone of mpcvit"):

@@ -1,5 +1,6 @@
 """`mpcvit demo`."""
 
+import time
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -52,6 +53,7 @@ def demo(
     from mpcvit.demo.showcase import SHIPPED, Showcase
     from mpcvit.report.live import WholeProgress, tell
 
+    began = time.monotonic()
     source = SHIPPED if models is None else models
     showcase = Showcase.load(source)
     if images > len(showcase.samples):
@@ -82,7 +84,7 @@ def demo(
         "  All ran on this machine, whose administrator sees everything. Between hosts,\n"
         "  use mpcvit dealer, mpcvit serve and mpcvit predict (each with --help).\n"
     )
-    print_pairs({"networks": out, "report": page})
+    print_pairs({"networks": out, "report": page, "took": f"{time.monotonic() - began:.0f} s"})
 
 
 def _tell(showcase: "Showcase", shown: "Sequence[Shown]", samples: "Sequence[Sample]") -> None:

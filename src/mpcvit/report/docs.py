@@ -1,4 +1,4 @@
-"""Fills the tables of the documentation from the files that hold their numbers.
+"""Fills tables and excerpts of the documentation from the files that hold their numbers.
 
 A comment in a page declares a table: the source of its rows, and a template for each column.
 `mpcvit report --docs` writes the rows between this comment and the next:
@@ -10,6 +10,12 @@ The source is one or more CSV files below `results/`, or a function of `docs_row
 Words with an equals sign select rows: `form=lowered`, or `network=softmax,scaling` for several
 values. The words `per=network by=form` put rows of the same network beside each other, so that
 a template may read `{lowered[measured_s]:.1f}`. A value that no file holds prints as "–".
+
+Another comment declares an excerpt of a text file below `results/`, from the first line that
+begins with a word to the next one that begins with another:
+
+    <!-- text: demo/output.txt from=truth to=speed-up -->
+    <!-- end -->
 """
 
 import re
@@ -26,7 +32,7 @@ from mpcvit.report.method import write_method
 from mpcvit.report.page import draw_table
 from mpcvit.storage import replacing
 
-_MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- (table|text): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def pages(root: Path) -> list[Path]:
@@ -35,14 +41,15 @@ def pages(root: Path) -> list[Path]:
 
 
 def filled(page: Path, root: Path) -> str:
-    """Return the text of a page with the rows of its tables made anew."""
+    """Return the text of a page with its tables and excerpts made anew."""
 
     def fill(match: re.Match[str]) -> str:
-        start, declaration, end = match.groups()
+        start, what, declaration, end = match.groups()
+        make = make_table if what == "table" else make_excerpt
         try:
-            return start + make_table(declaration, root) + end
-        except (KeyError, ValueError, TypeError, UserError) as error:
-            raise UserError(f"{page}: cannot make the table {declaration!r}: {error}") from error
+            return start + make(declaration, root) + end
+        except (KeyError, ValueError, TypeError, OSError, UserError) as error:
+            raise UserError(f"{page}: cannot make the {what} {declaration!r}: {error}") from error
 
     return _MARKED.sub(fill, page.read_text("utf-8"))
 
@@ -82,6 +89,21 @@ def make_table(declaration: str, root: Path) -> str:
         cells = [template.format_map(Values(row)) for _, template in pairs]
         lines.append([cell.replace("– to –", "–") for cell in cells])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def make_excerpt(declaration: str, root: Path) -> str:
+    """Return the lines of a declared text file as a block of Markdown."""
+    name, *words = shlex.split(declaration)
+    ends = dict(word.split("=", 1) for word in words)
+    lines = (root / "results" / name).read_text("utf-8").splitlines()
+    first = next((at for at, line in enumerate(lines) if line.startswith(ends["from"])), None)
+    if first is None:
+        raise UserError(f"{name} has no line that begins with {ends['from']!r}")
+    rest = lines[first:]
+    last = next((at for at, line in enumerate(rest) if line.startswith(ends["to"])), None)
+    if last is None:
+        raise UserError(f"{name} has no later line that begins with {ends['to']!r}")
+    return "".join(f"{line}\n" for line in ("```", *rest[: last + 1], "```"))
 
 
 def _rows_of(source: str, root: Path) -> Iterable[Row]:
