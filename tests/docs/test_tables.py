@@ -65,14 +65,14 @@ def test_a_table_that_cannot_be_made_names_its_page(clone):
         write_tables(clone)
 
 
-def test_an_excerpt_follows_its_file(clone):
+def test_an_excerpt_follows_its_file_and_marks_what_it_leaves_out(clone):
     output, page = clone / "results" / "output.txt", clone / "README.md"
-    output.write_text("noise\ntruth  a\ncat    b\nspeed-up 2\nmore\n")
-    page.write_text("Before\n<!-- text: output.txt from=truth to=speed -->\n<!-- end -->\nAfter\n")
+    output.write_text("noise\ntruth  a\ncat    b\ndog    c\nspeed-up 2\nmore\n")
+    page.write_text('Before\n<!-- text: output.txt lines="truth,speed" -->\n<!-- end -->\nAfter\n')
     write_tables(clone)
-    assert "-->\n```\ntruth  a\ncat    b\nspeed-up 2\n```\n<!-- end -->\nA" in page.read_text()
+    assert "-->\n```\ntruth  a\n…\nspeed-up 2\n```\n<!-- end -->\nAfter" in page.read_text("utf-8")
     output.write_text("truth\n")
-    with pytest.raises(UserError, match="no later line that begins with 'speed'"):
+    with pytest.raises(UserError, match="no line that begins with 'speed'"):
         write_tables(clone)
     output.unlink()
     with pytest.raises(UserError, match=r"README\.md: cannot make the text"):

@@ -11,10 +11,10 @@ Words with an equals sign select rows: `form=lowered`, or `network=softmax,scali
 values. The words `per=network by=form` put rows of the same network beside each other, so that
 a template may read `{lowered[measured_s]:.1f}`. A value that no file holds prints as "–".
 
-Another comment declares an excerpt of a text file below `results/`, from the first line that
-begins with a word to the next one that begins with another:
+Another comment declares an excerpt of a text file below `results/`: the lines that begin with one
+of some words, and "…" for what is left out between them:
 
-    <!-- text: demo/output.txt from=truth to=speed-up -->
+    <!-- text: demo/output.txt lines="truth,seconds per image" -->
     <!-- end -->
 """
 
@@ -33,6 +33,7 @@ from mpcvit.report.page import draw_table
 from mpcvit.storage import replacing
 
 _MARKED = re.compile(r"(<!-- (table|text): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_LEFT_OUT = "…"
 
 
 def pages(root: Path) -> list[Path]:
@@ -93,17 +94,20 @@ def make_table(declaration: str, root: Path) -> str:
 
 def make_excerpt(declaration: str, root: Path) -> str:
     """Return the lines of a declared text file as a block of Markdown."""
-    name, *words = shlex.split(declaration)
-    ends = dict(word.split("=", 1) for word in words)
-    lines = (root / "results" / name).read_text("utf-8").splitlines()
-    first = next((at for at, line in enumerate(lines) if line.startswith(ends["from"])), None)
-    if first is None:
-        raise UserError(f"{name} has no line that begins with {ends['from']!r}")
-    rest = lines[first:]
-    last = next((at for at, line in enumerate(rest) if line.startswith(ends["to"])), None)
-    if last is None:
-        raise UserError(f"{name} has no later line that begins with {ends['to']!r}")
-    return "".join(f"{line}\n" for line in ("```", *rest[: last + 1], "```"))
+    name, chosen = shlex.split(declaration)
+    beginnings = tuple(chosen.removeprefix("lines=").split(","))
+    shown: list[str] = []
+    for line in (root / "results" / name).read_text("utf-8").splitlines():
+        if line.startswith(beginnings):
+            shown.append(line)
+        elif shown and shown[-1] != _LEFT_OUT:
+            shown.append(_LEFT_OUT)
+    for word in beginnings:
+        if not any(line.startswith(word) for line in shown):
+            raise UserError(f"{name} has no line that begins with {word!r}")
+    if shown[-1] == _LEFT_OUT:
+        shown.pop()
+    return "".join(f"{line}\n" for line in ("```", *shown, "```"))
 
 
 def _rows_of(source: str, root: Path) -> Iterable[Row]:
