@@ -65,6 +65,7 @@ def examine(
     listen: str | None = None,
     server: str | None = None,
     dealer: str | None = None,
+    dealer_key: Path | None = None,
 ) -> Iterator[Check]:
     """Give every check when it is done; addresses and certificates are looked at if given."""
     yield _check_python()
@@ -89,6 +90,8 @@ def examine(
     for role, address in (("server", server), ("dealer", dealer)):
         if address is not None:
             yield _check_address(role, address, tls)
+    if dealer_key is not None:
+        yield _check_key(dealer_key, dealer, tls)
 
 
 def _check_python() -> Check:
@@ -331,6 +334,23 @@ def _check_address(role: str, address: str, tls: Path | None) -> Check:
         reason = error.strerror or "no answer"
         advice = "look at the firewalls between the hosts, and at the address"
         return report(State.PROBLEM, reason, advice)
+
+
+def _check_key(key: Path, dealer: str | None, tls: Path | None) -> Check:
+    from mpcvit.dealer.keys import load_public_key
+    from mpcvit.secure.dealing.endpoint import DealerEndpoint
+
+    def report(state: State, found: str, advice: str = "") -> Check:
+        return Check(name="dealer's key", state=state, found=found, advice=advice)
+
+    try:
+        load_public_key(key)
+        if dealer is None or tls is None:
+            return report(State.NOTE, f"{key} is a key", "--dealer and --tls show whether it fits")
+        DealerEndpoint(address=dealer, key=str(key), tls=str(tls)).client(_ANSWER_S).check()
+    except UserError as error:
+        return report(State.PROBLEM, str(error), "ask the dealer's owner for its public.pem")
+    return report(State.FINE, f"{key} is that of {dealer}")
 
 
 def _shake_hands(line: socket.socket, host: str, role: str, tls: Path) -> str:

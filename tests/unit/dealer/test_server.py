@@ -11,16 +11,19 @@ import zlib
 
 import pytest
 
+from mpcvit import doctor
 from mpcvit.dealer import SPU_VERSION
 from mpcvit.dealer.errors import DealerError, LaterError
 from mpcvit.dealer.jobs import Job
+from mpcvit.dealer.keys import make_keys
 from mpcvit.dealer.limits import MOST_REQUEST_BYTES, MOST_STEP_BYTES
 from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.dealer.table import JobLimits, JobTable
+from mpcvit.doctor import State
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.hosts.peer import Peer
-from tests.unit.dealer.conftest import ALL
+from tests.unit.dealer.conftest import ALL, GOLDEN
 from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds
 
 
@@ -276,3 +279,23 @@ def test_scripts_that_are_none():
                     zlib.compress(b"[]") + b"more", zlib.compress(b" [ ]")):  # fmt: skip
         with pytest.raises(DealerError):
             Script.from_bytes(content)
+
+
+def test_doctor_sees_whether_a_key_is_the_dealers(running, monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "_PRODUCT", "")
+    dealer = running()
+    own, other = GOLDEN / "key" / "public.pem", tmp_path / "other" / "public.pem"
+    make_keys(other.parent)
+    tls = dealer.certificates / "client"
+
+    def state_of(**places):
+        *_, check = doctor.examine(**places)
+        assert check.name == "dealer's key"
+        return check
+
+    assert state_of(dealer_key=own, dealer=dealer.address, tls=tls).state is State.FINE
+    wrong = state_of(dealer_key=other, dealer=dealer.address, tls=tls)
+    assert wrong.state is State.PROBLEM
+    assert "has another key" in wrong.found
+    assert state_of(dealer_key=own).state is State.NOTE
+    assert state_of(dealer_key=tmp_path / "none.pem").state is State.PROBLEM

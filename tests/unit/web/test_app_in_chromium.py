@@ -73,7 +73,9 @@ def test_closing_the_tab_stops_nothing(browser, page, sessions, pictures):
     browser.open(page.address)
     browser.drop("#drop", [pictures["red"]])
     browser.wait_for("document.querySelector('#pictures .running')")
-    browser.wait_for("!document.getElementById('progress').hidden")
+    browser.wait_for(
+        "document.querySelector('#progress p').textContent === 'Classifying: 0 of 1 have an answer'"
+    )
     browser.open("about:blank#://")
     sessions.go.set()
     browser.open(page.address)

@@ -29,6 +29,10 @@ def doctor(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Try to reach this `mpcvit dealer serve`."),
     ] = None,
+    dealer_key: Annotated[
+        Path | None,
+        typer.Option("--dealer-key", metavar="FILE", help="See whether this is the dealer's key."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check what this machine can do, and say what would not work.
@@ -42,7 +46,8 @@ def doctor(
     from mpcvit.doctor import State, examine
 
     checks = []
-    for check in examine(tls=tls, listen=listen, server=server, dealer=dealer):
+    places = {"listen": listen, "server": server, "dealer": dealer}
+    for check in examine(tls=tls, dealer_key=dealer_key, **places):
         checks.append(check)
         if not as_json:
             print(f"{check.state.value:<8} {check.name:<17} {check.found}", flush=True)

@@ -77,7 +77,10 @@ const draw = (state) => {
   } else {
     bar.removeAttribute("value");
   }
-  const what = phase ? PHASES[phase.what] || begun(phase.what) : PHASES.connecting;
+  const [done, asked] = [["done"], ["done", "running"]].map(
+    (states) => pictures.filter((picture) => states.includes(picture.state)).length);
+  const what = (phase ? PHASES[phase.what] || begun(phase.what) : PHASES.connecting)
+    + (phase && phase.what === "running" ? `: ${done} of ${asked} have an answer` : "");
   if (words.textContent !== what) words.textContent = what;
   find("again").hidden = !has("failed");
   find("save-answers").hidden = !has("done");
