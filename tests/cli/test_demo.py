@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 import typer
 
+from mpcvit import storage
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.codec import load
 from mpcvit.demo import show
@@ -129,6 +130,18 @@ def test_mistakes_are_told_before_anything_runs(showcase, tmp_path):
         "demo", "--models", showcase, "--images", 1, "--out", tmp_path / "taken", code=2
     )
     assert f"cannot write into {tmp_path / 'taken'}" in refused.stderr
+
+
+def test_a_disk_without_room_is_told_in_one_line(showcase, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    (out / "showcase.json").mkdir(parents=True)  # where a file is to be copied
+    refused = invoke("demo", "--models", showcase, "--images", 1, "--out", out, code=2).stderr
+    assert f"cannot write {out / 'showcase.json'}: " in refused
+    assert refused.count("showcase.json") <= 2
+    usage = type("Usage", (), {"free": 1_000})
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda folder: usage)
+    refused = invoke("demo", "--models", showcase, "--images", 1, "--out", out, code=2).stderr
+    assert f"{out} has 1.0 kB free, but 5." in refused.splitlines()[-1]
 
 
 @pytest.mark.long

@@ -27,9 +27,11 @@ from mpcvit.pipeline.measure import (
 )
 from mpcvit.report.story import SECONDS
 from mpcvit.secure.run import run, with_engine_of
+from mpcvit.storage import require_room
 
 RESULTS_FILE = "demo.csv"
 PREDICTIONS_FILE = "predictions.csv"
+_REPORT_BYTES = 5_000_000  # for records and the page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +64,13 @@ def show(
     `out` becomes a folder of runs: a copy of the showcase, with a record beside
     each network, and the rows of the results.
     """
+    size = sum(file.stat().st_size for file in source.rglob("*"))
+    require_room(out, size + _REPORT_BYTES)
     try:
         shutil.copytree(source, out, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    except shutil.Error as error:  # of every file that could not be copied
+        _, file, reason = error.args[0][0]
+        raise UserError(f"cannot write {file}: {reason}") from error
     except OSError as error:
         raise UserError(f"cannot write into {out}: {error.strerror or error}") from error
     found: list[Shown] = []
