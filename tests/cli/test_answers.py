@@ -263,6 +263,14 @@ def test_a_disk_that_fills_up_takes_no_answer(model, pictures, monkeypatch, tmp_
     assert not file.exists()
 
 
+def test_a_home_that_cannot_be_written_costs_a_note_and_no_answer(model, pictures, monkeypatch):
+    """Nobody asked for the file that --resume reads."""
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/state")
+    result = invoke("run", model, pictures, *SIMULATE)
+    assert result.stdout.count("class ") >= 3
+    assert result.stderr.count("so --resume will not find these answers") == 1
+
+
 def test_an_answer_that_cannot_be_printed_is_kept(model, pictures, monkeypatch):
     def fail(*_):
         raise OSError(28, os.strerror(28))

@@ -17,6 +17,7 @@ from mpcvit.classifier import Classifier
 from mpcvit.kinds import table
 from tests.command import invoke
 from tests.configs import CONFIGS, TINY
+from tests.docs.pages import ROOT
 from tests.models import random_pixels, small_checkpoint, small_config
 
 COMMANDS = (
@@ -57,6 +58,24 @@ def test_help_is_quick_and_light():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert output.stdout.strip() == "set()"
+
+
+def test_ctrl_c_before_a_command_has_begun_shows_no_traceback():
+    """While Python still reads its packages, as the installed command does."""
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert 'mpcvit = "mpcvit.__main__:main"' in project
+    code = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from mpcvit.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -108,6 +108,7 @@ def answer_pictures(
     }
     missing = [index for index in range(len(pictures)) if index not in answers]
     failed_writes: list[UserError] = []
+    not_kept: list[int] = []
 
     def answered(place: int, answer: "ImageAnswer") -> None:
         index = missing[place]
@@ -118,9 +119,19 @@ def answer_pictures(
         finally:
             try:
                 _require_unchanged(pictures[index], digests[index])
-                file.add(digests[index], pictures[index], answer)
+                keep(index, answer)
             except UserError as error:  # the answers on the screen are worth more
                 failed_writes.append(error)
+
+    def keep(index: int, answer: "ImageAnswer") -> None:
+        try:
+            file.add(digests[index], pictures[index], answer)
+        except UserError as error:
+            if output.answers is not None:
+                raise
+            if not not_kept:  # nobody asked for that file
+                tell(f"note: {error}, so --resume will not find these answers")
+            not_kept.append(index)
 
     for index, answer in answers.items():
         _print_answer(pictures[index], answer, output)

@@ -89,7 +89,8 @@ class AnswerFile:
         """Remove the file, and sources that hold answers to these pictures alone."""
         used = [source for source, held in self._held.items() if held <= set(digests)]
         for path in (self.path, *used):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def require_same(self, model: KnownModel) -> None:
         """Raise if another model gave the answers that are known."""
