@@ -1,6 +1,7 @@
-"""Strictness for every test."""
+"""Strictness for every test, and how the workers share what is slow."""
 
 import os
+import sys
 
 # Several devices, so that sharding is tested where there is only a CPU; and little
 # optimisation, as small programs spend their time in the compiler.
@@ -11,6 +12,16 @@ os.environ["XLA_FLAGS"] = (
 
 import pytest
 from hypothesis import settings
+
+# Two workers and the parties that they start have the cores already: a pool of threads for
+# each of them waits by spinning, and takes the cores from those that compute.
+for pool in ("OPENBLAS_NUM_THREADS", "OMP_THREAD_LIMIT"):
+    os.environ.setdefault(pool, "1")
+# Tests start this package in hundreds of processes, and only the first has to compile it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+TRAINING = {"train", "search", "experiments", "cli"}  # folders whose tests compile the same steps
 
 # Time limits per example say more about a shared machine than about the code.
 settings.register_profile("mpcvit", deadline=None, derandomize=True, max_examples=50)
@@ -25,6 +36,30 @@ def cache_folder(tmp_path_factory):
         patch.setenv("MPCVIT_CACHE", str(folder))
         patch.setenv("XDG_STATE_HOME", str(folder.with_name("state")))
         yield folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_programs(request, tmp_path_factory):
+    """Compile each program once for all tests that train."""
+    if request.path.parent.name not in TRAINING:
+        yield
+        return
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    folder = tmp_path_factory.getbasetemp() / "compiled"
+    settings = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from mpcvit.artifacts.config import DataConfig, ModelConfig, Pooling
 from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.kinds import table
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.model.vit import init_parameters
+from mpcvit.model.vit import parameter_shapes
 
 SMALL = {
     "image_size": 6,
@@ -44,14 +44,13 @@ def small_config(**changes):
 def perturbed_parameters(config, architecture, seed=0):
     """Random everywhere: zero biases and unit gains would hide mistakes."""
     rng = np.random.default_rng(seed)
-    shapes = jax.eval_shape(lambda: init_parameters(config, architecture, seed))
 
     def perturb(path, leaf):
         centre = 1 if path[-1].key in ("scale", "gamma", "variance") else 0
         leaf = (centre + 0.3 * rng.standard_normal(leaf.shape)).astype(np.float32)
         return np.abs(leaf) + 0.1 if path[-1].key == "variance" else leaf
 
-    return jax.tree_util.tree_map_with_path(perturb, shapes)
+    return jax.tree_util.tree_map_with_path(perturb, parameter_shapes(config, architecture))
 
 
 def tame(parameters):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors import SafetensorError, safe_open
@@ -24,7 +23,7 @@ from mpcvit.artifacts.provenance import Provenance, advice_on
 from mpcvit.artifacts.resolve import validate
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
-from mpcvit.model.vit import init_parameters
+from mpcvit.model.vit import parameter_shapes
 from mpcvit.storage import read_json, replacing
 
 FORMAT = "mpcvit-checkpoint/1"
@@ -162,8 +161,8 @@ def _check(checkpoint: Checkpoint) -> None:
             f"but the model has {model.channels}"
         )
     checkpoint.data.require_size(model.image_size)
-    tree = jax.eval_shape(lambda: init_parameters(model, architecture, seed=0))
-    expected, found = _shapes(tree), _shapes(checkpoint.parameters)
+    expected = _shapes(parameter_shapes(model, architecture))
+    found = _shapes(checkpoint.parameters)
     if expected == found:
         _require_statistics(checkpoint.parameters)
         return

@@ -1,7 +1,7 @@
 """The Vision Transformer: patches, blocks, classifier; any architecture."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import flax.linen as nn
@@ -367,3 +367,9 @@ def init_parameters(
     model = ViT(config, architecture)
     images = jnp.zeros((1, config.image_size, config.image_size, config.channels))
     return jax.jit(model.init)(jax.random.key(seed), images)["params"]
+
+
+@lru_cache(maxsize=256)
+def parameter_shapes(config: ModelConfig, architecture: Architecture | Mixture) -> dict[str, Any]:
+    """Return the shapes of a model's parameters, for which its network is traced once."""
+    return jax.eval_shape(lambda: init_parameters(config, architecture, seed=0))

@@ -54,7 +54,7 @@ def make_teacher(config, *, data=None, classes=CLASSES):
 def make_task(config, teacher):
     return Distilled(
         config=config,
-        architecture=Architecture.uniform(K.SCALING, depth=2, heads=2),
+        architecture=Architecture.uniform(K.SCALING, depth=config.model.depth, heads=2),
         classes=CLASSES,
         data_fingerprint="",
         teacher=teacher,
@@ -215,20 +215,18 @@ def test_retrain_learns_from_the_teacher_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("teacher", "message"),
+    ("changes", "settings", "message"),
     [
-        (
-            make_teacher(configure("model.patch_size=2")),
-            "patches of 2 pixels, but the model patches of 4",
-        ),
-        (make_teacher(configure("model.image_size=12")), "images of 12 pixels"),
-        (make_teacher(configure("model.classes=7"), classes=CLASSES[:7]), "knows 7 classes"),
-        (make_teacher(configure(), classes=tuple("abcdefghij")), "begin with 'a'"),
-        (make_teacher(configure("model.pooling=mean")), "pools by mean, but the model by class"),
-        (make_teacher(configure(), data=DataConfig(mean=(0.1,), std=(1.0,))), "normalised by mean"),
+        (["model.patch_size=2"], {}, "patches of 2 pixels, but the model patches of 4"),
+        (["model.image_size=12"], {}, "images of 12 pixels"),
+        (["model.classes=7"], {"classes": CLASSES[:7]}, "knows 7 classes"),
+        ([], {"classes": tuple("abcdefghij")}, "begin with 'a'"),
+        (["model.pooling=mean"], {}, "pools by mean, but the model by class"),
+        ([], {"data": DataConfig(mean=(0.1,), std=(1.0,))}, "normalised by mean"),
     ],
 )
-def test_foreign_teachers_are_refused(teacher, message):
+def test_foreign_teachers_are_refused(changes, settings, message):
+    teacher = make_teacher(configure(*changes), **settings)
     assert configure().model.pooling is Pooling.CLASS
     refuse_teacher(configure(), CLASSES, make_teacher(configure()))
     with pytest.raises(UserError, match=message):

@@ -1,5 +1,7 @@
 """What tells one run from another."""
 
+from functools import cache
+
 import pytest
 
 from mpcvit.artifacts.architecture import Architecture
@@ -12,20 +14,23 @@ from mpcvit.train.supervised import Supervised
 from tests.configs import TINY
 from tests.unit.train.test_distilled import make_task, make_teacher
 
-TEACHER = make_teacher(load_config(TINY))
+
+@cache
+def teacher(depth):
+    return make_teacher(load_config(TINY, [f"model.depth={depth}"]))
 
 
 def supervised(config):
     return Supervised(
         config=config,
-        architecture=Architecture.uniform(table.SCALING, depth=2, heads=2),
+        architecture=Architecture.uniform(table.SCALING, depth=config.model.depth, heads=2),
         classes=tuple("0123456789"),
         data_fingerprint="",
     )
 
 
 def distilled(config):
-    return make_task(config, TEACHER)
+    return make_task(config, teacher(config.model.depth))
 
 
 def searching(config):
