@@ -104,8 +104,7 @@ def test_a_weight_out_of_range_is_refused(value):
     parameters = jax.tree.map(np.copy, checkpoint.parameters)
     parameters["head"]["bias"][3] = value
     checkpoint = replace(checkpoint, parameters=parameters)
-    profile = replace(PROFILE, limits=replace(PROFILE.limits, silence_s=2.0))
     with pytest.raises(UserError, match=r"'head\.bias' reaches"):
         mpcvit.run(
-            checkpoint, random_pixels(checkpoint.model, 1), profile, reveal="logits", simulate=True
+            checkpoint, random_pixels(checkpoint.model, 1), PROFILE, reveal="logits", simulate=True
         )

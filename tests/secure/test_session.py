@@ -24,7 +24,8 @@ from tests.models import random_images, random_pixels, small_checkpoint, small_c
 CONFIG = small_config(depth=1)
 ARCHITECTURE = Architecture.uniform(table.SCALING, depth=1, heads=3, mlp=MlpForm.FUSED)
 SECRET, PUBLIC = libspu.Visibility.VIS_SECRET, libspu.Visibility.VIS_PUBLIC
-PROFILE = replace(load_profile("semi2k"), limits=Limits(silence_s=3.0))
+PROFILE = replace(load_profile("semi2k"), limits=Limits(silence_s=60.0))
+IMPATIENT = replace(PROFILE, limits=Limits(silence_s=1.0))
 
 
 def ignore(event):
@@ -40,9 +41,9 @@ def as_model_owner(channel, profile=PROFILE):
     return run_model_owner(channel, profile, small_checkpoint(CONFIG, ARCHITECTURE), ignore)
 
 
-def run(model_owner=as_model_owner, data_owner=as_data_owner):
+def run(model_owner=as_model_owner, data_owner=as_data_owner, profile=PROFILE):
     act = {Role.MODEL_OWNER: model_owner, Role.DATA_OWNER: data_owner}
-    return run_in_threads(PROFILE, lambda channel: act[channel.role](channel))
+    return run_in_threads(profile, lambda channel: act[channel.role](channel))
 
 
 def test_both_values_of_a_difference_are_shown():
@@ -81,8 +82,12 @@ def test_garbage_for_terms(garbage):
 
 
 def test_silence_ends():
-    with pytest.raises(PartyError, match="sent nothing for 3 s"):
-        run(model_owner=lambda channel: None)
+    with pytest.raises(PartyError, match="sent nothing for 1 s"):
+        run(
+            model_owner=lambda channel: None,
+            data_owner=lambda channel: as_data_owner(channel, IMPATIENT),
+            profile=IMPATIENT,
+        )
 
 
 @pytest.mark.parametrize(
@@ -93,11 +98,15 @@ def test_garbage_for_a_request(document):
         read_request(document)
 
 
-@pytest.mark.parametrize("shapes", [{}, {"embed.kernel": (3, 5)}])
-def test_weights_that_do_not_fit_the_network_are_refused(shapes):
-    """Otherwise a peer's shapes would end this party without a reason."""
+@pytest.fixture(scope="module")
+def card():
     checkpoint, pixels = small_checkpoint(CONFIG, ARCHITECTURE), random_pixels(CONFIG, 8)
-    card = ModelCard.of(lower(checkpoint, list(pixels), "semi2k", error_budget=1.0))
+    return ModelCard.of(lower(checkpoint, list(pixels), "semi2k", error_budget=1.0))
+
+
+@pytest.mark.parametrize("shapes", [{}, {"embed.kernel": (3, 5)}])
+def test_weights_that_do_not_fit_the_network_are_refused(shapes, card):
+    """Otherwise a peer's shapes would end this party without a reason."""
     odd = replace(card, public=replace(card.public, shapes=shapes))
 
     def model_owner(channel):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mpcvit.artifacts.architecture import Architecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import Pooling, load_config
 from mpcvit.attention.kind_math import KindMath, Step
 from mpcvit.classifier import Classifier
@@ -23,10 +23,12 @@ from mpcvit.train.devices import Devices
 from mpcvit.train.step import initial_state, make_step
 from mpcvit.train.supervised import Supervised
 from tests.configs import TINY
+from tests.marks import mostly_long
 from tests.models import (
     perturbed_parameters,
     random_images,
     random_pixels,
+    rows_of_every_kind,
     small_checkpoint,
     small_config,
 )
@@ -58,10 +60,10 @@ def test_gradients_are_finite(kind, has_scores):
         assert found["blocks_0"]["attention"]["qkv"]["kernel"].any(axis=0).all()
 
 
-def assert_lowers(kind):
+def assert_lowers(heads):
     """Compare the emulation with the trained network, on images that calibration did not see."""
     config = small_config(depth=1, mlp_ratio=1.2, pooling=Pooling.MEAN)
-    architecture = Architecture.uniform(kind, depth=1, heads=3, mlp=MlpForm.FUSED)
+    architecture = Architecture(layers=(LayerArchitecture(heads=heads, mlp=MlpForm.FUSED),))
     checkpoint = small_checkpoint(config, architecture)
     calibration = list(random_pixels(config, 32))
     program = lower(checkpoint, calibration, "semi2k", error_budget=0.05, guard=False)
@@ -71,13 +73,23 @@ def assert_lowers(kind):
     return program
 
 
-@every_kind
-def test_lowers(kind):
-    program = assert_lowers(kind)
+def assert_approximated(program, kinds):
     layer = site_label(0, "")
     approximated = {label.removeprefix(layer) for label in program.plan if layer in label}
+    sites = {site for kind in kinds for site in kind.sites}
     # a cube that no approximation is close to stays exact
-    assert approximated - {"norm1", "norm2"} | {"cube"} == {*kind.sites, "cube"}
+    assert approximated - {"norm1", "norm2"} | {"cube"} == sites | {"cube"}
+
+
+def test_all_kinds_lower_together():
+    rows = tuple(rows_of_every_kind(9))
+    assert_approximated(assert_lowers(rows), table.KINDS.values())
+
+
+@pytest.mark.parametrize("kind", mostly_long(table.KINDS.values(), table.RELU_SOFTMAX))
+def test_lowers(kind):
+    """One by one, which says whose mistake it is; the mixed network has them all."""
+    assert_approximated(assert_lowers((kind,) * 3), [kind])
 
 
 @pytest.fixture
@@ -140,7 +152,7 @@ def queries_of(state):
 
 
 def test_a_made_up_kind_lowers(made_up):
-    assert_lowers(made_up)
+    assert_lowers((made_up,) * 3)
 
 
 def test_a_made_up_kind_is_priced_and_drawn(made_up):
