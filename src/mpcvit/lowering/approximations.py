@@ -162,7 +162,8 @@ def _combine(terms: list[Any], weights: tuple[float, ...]) -> Any:
     """Return weights[0] + sum_k weights[k + 1] terms[k]."""
     total: Any = weights[0]
     for term, weight in zip(terms, weights[1:], strict=True):
-        total = total + (term if weight == 1 else term * weight)
+        if weight:
+            total = total + (term if weight == 1 else term * weight)
     return total
 
 

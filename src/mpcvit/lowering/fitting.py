@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from numpy.polynomial import chebyshev
-from scipy.optimize import least_squares
 from scipy.special import erf, expit
 
 from mpcvit.artifacts.config import Activation
@@ -27,7 +25,12 @@ from mpcvit.lowering.approximations import (
 )
 from mpcvit.lowering.sites import Target
 
-_STARTS, _REWEIGHTINGS = 6, 3
+_STARTS, _LEAST_STARTS, _REWEIGHTINGS = 24, 8, 3  # of a chain's fit
+_STEPS, _SHORTER = 60, 12  # of a descent, and how often a step is shortened
+_LEAST_GAIN = 1e-8  # of a step, in parts of the cost
+_RIDGE = 1e-10  # cost of the numbers of a chain, in parts of the square of the target
+_CLOSE_ENOUGH = 0.8  # of what is allowed, with which a fit ends
+_CLEARLY = 0.99  # times the least error: what a later end must reach to be taken
 # products of the chain and squarings after it, in the order of their exchanges
 _SHAPES = {
     SteepFunction.EXP: [(2, 0), (3, 0), *((3, squarings) for squarings in range(1, 10))],
@@ -217,7 +220,7 @@ def _fit_steep(
     value = _steep(function, low + (high - low) * (z + 1) / 2)
     power = 2**squarings
     root = value ** (1 / power)
-    if squarings:  # from random starts a strict aim leads to better ends than a loose one
+    if squarings:  # a strict aim leads to better ends than a loose one
         tolerance = min(tolerance, 5e-4)
     may_be = (value + np.where(z < -1, 0.8, tolerance) * (1 + value)) ** (1 / power)
     draft = ExponentialPolynomial(
@@ -247,51 +250,120 @@ def fit_chain(
 ) -> ProductChain:
     """Return a chain near `target` at the points `z`; errors count in units of `allowed`.
 
-    Gauss-Newton from random starts; the outer sum is solved for in every step.
+    Descends from several starts, always the same ones. Every inner number matters, and a
+    ridge keeps it small. So a start leads to the same end on every processor, up to
+    rounding, and a later end is taken only if it is clearly closer.
     """
-    sizes = [3 + index for index in range(products - 1)]
-    rng = np.random.default_rng(0)
+    starts = np.random.default_rng(0).standard_normal((_STARTS, len(_places(products))))
     unit = 1 / allowed
     unit /= unit.mean()
     best, least = None, np.inf
-    for _ in range(_STARTS):
-        numbers = 0.5 * rng.standard_normal(sum(2 * size - 1 for size in sizes))
+    for start, numbers in enumerate(starts, 1):
         weights = unit
         for _ in range(_REWEIGHTINGS):
-
-            def residual(numbers: np.ndarray, weights: np.ndarray = weights) -> np.ndarray:
-                chain = _solve_chain(numbers, sizes, z, target, weights)
-                return weights * (chain.evaluate(z) - target)
-
-            if sizes:
-                numbers = least_squares(residual, numbers, max_nfev=60).x
-            chain = _solve_chain(numbers, sizes, z, target, weights)
+            numbers = _descend(numbers, products, z, target, weights)
+            chain = _solve_chain(numbers, products, z, target, weights).chain
             error = np.abs(chain.evaluate(z) - target)
-            if (largest := float((error / allowed).max())) < least:
+            if (largest := float((error / allowed).max())) < _CLEARLY * least:
                 best, least = chain, largest
             error = error * unit
             weights = weights * np.sqrt(error / error.max() + 0.05)
             weights /= weights.mean()
-        if least <= 0.8:
+        if least <= _CLOSE_ENOUGH and start >= _LEAST_STARTS:
             break
     assert best is not None
     return best
 
 
-def _solve_chain(
-    numbers: np.ndarray, sizes: list[int], z: np.ndarray, target: np.ndarray, weights: np.ndarray
-) -> ProductChain:
-    """Return the chain of these inner numbers whose outer sum fits best.
+def _places(products: int) -> list[tuple[int, int, int]]:
+    """Return product, factor and term of each inner number that a fit chooses.
 
-    Left factors end in a 1, as their scale is free; right ones are given whole.
+    Other numbers would only repeat what these can do. Both factors have the latest term
+    once, and no constant, as later sums scale and shift; one alone has z:
+
+        f_3 = (f_2 + a z) f_2,  f_4 = (f_3 + b z + c f_2) (f_3 + d f_2),  ...
     """
-    left, right, start = [], [], 0
-    for size in sizes:
-        left.append((*(float(value) for value in numbers[start : start + size - 1]), 1.0))
-        start += size - 1
-        right.append(tuple(float(value) for value in numbers[start : start + size]))
-        start += size
-    draft = ProductChain(left=tuple(left), right=tuple(right), output=(0.0,) * (3 + len(sizes)))
-    terms: Any = np.stack([np.ones_like(z), *draft.terms(z)], axis=1)
-    output = np.linalg.lstsq(terms * weights[:, None], target * weights, rcond=None)[0]
-    return replace(draft, output=tuple(float(value) for value in output))
+    return [
+        (index, factor, term)
+        for index in range(products - 1)
+        for factor, first in ((0, 1), (1, 2))
+        for term in range(first, index + 2)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Solved:
+    """A chain whose outer sum is the best for its inner numbers, and what it leaves."""
+
+    chain: ProductChain
+    left_over: np.ndarray  # of the target, weighted
+    slopes: np.ndarray  # of what is left, by each inner number
+
+
+def _solve_chain(
+    numbers: np.ndarray, products: int, z: np.ndarray, target: np.ndarray, weights: np.ndarray
+) -> _Solved:
+    places = _places(products)
+    factors = [np.zeros((2, index + 3)) for index in range(products - 1)]
+    for row in factors:
+        row[:, -1] = 1
+    for number, (index, factor, term) in zip(numbers, places, strict=True):
+        factors[index][factor, term] = number
+    terms = np.stack([np.ones_like(z), z, z * z])
+    by_number = np.zeros((3, len(numbers), len(z)))
+    for index, row in enumerate(factors):
+        left, right = row @ terms
+        left_slope, right_slope = np.tensordot(row, by_number, 1)
+        for number, (own, factor, term) in enumerate(places):
+            if own == index:
+                (left_slope, right_slope)[factor][number] += terms[term]
+        terms = np.concatenate([terms, (left * right)[None]])
+        by_number = np.concatenate([by_number, (left_slope * right + left * right_slope)[None]])
+    # more rows, so that large numbers cost something
+    wanted = np.concatenate([target * weights, np.zeros(len(terms))])
+    ridge = math.sqrt(_RIDGE * float(wanted @ wanted))
+    basis, triangle = np.linalg.qr(
+        np.concatenate([(terms * weights).T, ridge * np.eye(len(terms))])
+    )
+    output = np.linalg.solve(triangle, basis.T @ wanted)
+    slopes = -np.tensordot(output, by_number, 1).T * weights[:, None]
+    slopes = np.concatenate([slopes, np.zeros((len(terms), len(numbers)))])
+    return _Solved(
+        chain=ProductChain(
+            left=tuple(tuple(row[0].tolist()) for row in factors),
+            right=tuple(tuple(row[1].tolist()) for row in factors),
+            output=tuple(output.tolist()),
+        ),
+        left_over=wanted - basis @ (basis.T @ wanted),
+        slopes=slopes - basis @ (basis.T @ slopes),
+    )
+
+
+def _descend(
+    numbers: np.ndarray, products: int, z: np.ndarray, target: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """Return inner numbers at the end of a descent by Levenberg's and Marquardt's steps."""
+    ridge = _RIDGE * float(((target * weights) ** 2).sum())
+
+    def solve(numbers: np.ndarray) -> tuple[_Solved, float]:
+        solved = _solve_chain(numbers, products, z, target, weights)
+        return solved, float((solved.left_over**2).sum() + ridge * (numbers**2).sum())
+
+    (here, cost), damping = solve(numbers), 1e-2
+    for _ in range(_STEPS):
+        slope = here.slopes.T @ here.left_over + ridge * numbers
+        curvature = here.slopes.T @ here.slopes + ridge * np.eye(len(numbers))
+        diagonal = np.diag(curvature.diagonal())
+        for _ in range(_SHORTER):
+            ahead = numbers - np.linalg.solve(curvature + damping * diagonal, slope)
+            there, cost_there = solve(ahead)
+            if cost_there < cost:
+                break
+            damping *= 4
+        else:
+            break
+        gain = 1 - cost_there / cost
+        numbers, here, cost, damping = ahead, there, cost_there, max(damping / 5, 1e-12)
+        if gain < _LEAST_GAIN:
+            break
+    return numbers

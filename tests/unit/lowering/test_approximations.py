@@ -8,6 +8,7 @@ from mpcvit.errors import UserError
 from mpcvit.lowering.approximations import GELU_FORMS, Reciprocal, SteepFunction, invert_roots
 from mpcvit.lowering.fitting import (
     exact,
+    fit_chain,
     fit_gelu,
     fit_inverse_root,
     fit_reciprocal,
@@ -101,3 +102,27 @@ def test_what_cannot_be_done_is_refused(fit):
 def test_a_reciprocal_closer_than_rounding_is_refused():
     with pytest.raises(UserError, match="no reciprocal"):  # and no float overflows on the way
         fit_reciprocal(1.0, 1.2, 1e-6)
+
+
+@pytest.mark.parametrize("products", [2, 3, 4])
+@pytest.mark.parametrize("function", ["gelu", "exp"])
+def test_rounding_does_not_move_a_fit(function, products):
+    """Another processor adds in another order; its plan must be the same one."""
+    z = np.cos(np.linspace(0, np.pi, 161))
+    target = exact(APPROXIMATIONS[function](), 4 * np.sqrt((z + 1) / 2))
+    rounded = target * (1 + 1e-14 * np.random.default_rng(0).standard_normal(len(z)))
+    one, other = (
+        fit_chain(z, values, np.full_like(z, 1e-3), products) for values in (target, rounded)
+    )
+    for mine, theirs in zip(numbers_of(one), numbers_of(other), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-8)
+
+
+def numbers_of(chain):
+    return [*chain.left, *chain.right, chain.output]
+
+
+def test_numbers_of_a_fit_stay_small():
+    """Fixed point has few digits, which large numbers that cancel would use up."""
+    for name in ("gelu", "exp", "wide exp"):
+        assert max(np.abs(row).max() for row in numbers_of(APPROXIMATIONS[name]())) < 16
