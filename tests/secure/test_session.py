@@ -10,6 +10,7 @@ from spu import libspu
 
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.profile import Limits, load_profile
+from mpcvit.dealer.generator import SEED_BYTES
 from mpcvit.kinds import table
 from mpcvit.lowering.lower import lower
 from mpcvit.secure.card import ModelCard
@@ -196,6 +197,48 @@ def test_descriptions_of_shares_are_not_believed(name):
         Sharing(channel, PROFILE).take(Role.MODEL_OWNER, {"x": (2, 3)})
 
     with pytest.raises(PartyError, match=rf"a share of 'x' .*(another {name}|bytes)"):
+        run(model_owner=give, data_owner=take)
+
+
+@pytest.mark.parametrize("bits", [64, 128])
+def test_weights_are_shared_by_a_seed(bits):
+    """The model owner sends a seed alone, and both shares make up the weights."""
+    profile = replace(PROFILE, ring_bits=bits)
+    rng = np.random.default_rng(0)
+    shapes = {"kernel": (5, 3), "scale": (), "bias": (7,)}
+    arrays = {
+        name: np.asarray(rng.standard_normal(shape), np.float32) for name, shape in shapes.items()
+    }
+
+    def take_part(channel):
+        sharing, counted = Sharing(channel, profile), 0
+        if channel.role is Role.MODEL_OWNER:
+            shares = sharing.give_weights(arrays)
+        else:
+            shares, counted = sharing.take_weights(Role.MODEL_OWNER, shapes)
+        opened = {
+            name: sharing.reveal_to(Role.DATA_OWNER, share, shapes[name])[0]
+            for name, share in shares.items()
+        }
+        return opened, counted, [pack([share]) for share in shares.values()]
+
+    seen = {turn: run_in_threads(profile, take_part) for turn in range(2)}
+    opened, counted, theirs = seen[0][Role.DATA_OWNER]
+    assert counted == SEED_BYTES
+    for name, array in arrays.items():
+        np.testing.assert_allclose(opened[name], array, atol=2.0**-profile.fraction_bits)
+    assert theirs != seen[1][Role.DATA_OWNER][2]  # every session has its own seed
+
+
+@pytest.mark.parametrize("length", [0, SEED_BYTES - 1, SEED_BYTES + 1])
+def test_a_seed_of_another_length_is_refused(length):
+    def give(channel):
+        channel.send(Role.DATA_OWNER, bytes(length))
+
+    def take(channel):
+        Sharing(channel, PROFILE).take_weights(Role.MODEL_OWNER, {"x": (2, 3)})
+
+    with pytest.raises(PartyError, match="malformed shares"):
         run(model_owner=give, data_owner=take)
 
 

@@ -35,7 +35,7 @@ def test_two_processes_agree_with_plaintext_and_simulator(checkpoint, pixels, no
     assert counts(result.record) == counts(simulated.record)
     assert result.record.program == simulated.record.program
     assert set(result.record.peak_bytes) == {"model owner", "data owner"}
-    assert result.record.set_up.received_bytes > 8 * shared_count(checkpoint)
+    assert 0 < result.record.set_up.received_bytes < shared_count(checkpoint)  # seeds
 
 
 def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, nobody_left):

@@ -117,7 +117,7 @@ def test_clients_one_after_another(served, checkpoint, pixels, expected, batch_s
     record = result.record
     assert record.transport == "hosts"
     assert record.images == 2
-    assert record.set_up.received_bytes > 8 * shared_count(checkpoint)
+    assert 0 < record.set_up.received_bytes < shared_count(checkpoint)  # seeds
     assert len(record.batches) == 2 // batch_size
     assert progress[-1][0] == "running"
     assert progress[-1][1] == progress[-1][2]

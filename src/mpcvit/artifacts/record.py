@@ -83,7 +83,7 @@ class SetUpCost:
     compile_s: float
     weights_s: float  # sharing the weights
     warm_up_s: float  # what the protocol itself sets up on its first use
-    received_bytes: int  # shares of the weights
+    received_bytes: int  # for the shares of the weights
     warm_up_bytes: int = 0  # sent in first uses of kernels whose masks are reused
     warm_up_exchanges: int = 0
     start_s: float = 0.0  # starting processes, loading, and the server's queue

@@ -250,13 +250,11 @@ class Session:
         for done, stage in enumerate(stages):
             self._report(Progressed(what="sharing weights", done=done, total=len(stages)))
             if tensors is not None:
-                shares, _ = self._engine.sharing.give(
-                    {name: tensors[name] for name in stage.parameters},
-                    owned=self._profile.owned_weights,
-                )
+                own = {name: tensors[name] for name in stage.parameters}
+                shares = self._engine.sharing.give_weights(own)
             else:
-                shares, count = self._engine.sharing.take(
-                    Role.MODEL_OWNER, stage.parameters, owned=self._profile.owned_weights
+                shares, count = self._engine.sharing.take_weights(
+                    Role.MODEL_OWNER, stage.parameters
                 )
                 received_bytes += count
             for name, share in shares.items():

@@ -9,7 +9,7 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.codec import require
 from mpcvit.secure.parties.roles import Role
 
-_SESSION = "mpcvit-session/1"
+_SESSION = "mpcvit-session/2"
 _PACKAGES = ("mpcvit", "spu", "jax")
 _MOST_SHOWN = 60  # characters
 _MAX_IMAGES = 1_000_000

@@ -12,6 +12,8 @@ from spu import libspu
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Truncation
+from mpcvit.dealer.generator import SEED_BYTES, blocks_of, draw
+from mpcvit.dealer.ring import ring_of
 from mpcvit.errors import UserError
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Role
@@ -83,6 +85,66 @@ class Sharing:
         )[self._channel.number]
         return self._receive(owner, {name: (shape, template) for name, shape in shapes.items()})
 
+    def give_weights(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Share]:
+        """Share arrays in the way that takes the fewest bytes; give the own shares."""
+        if self._draws_weights:
+            return self._give_by_seed(arrays)
+        return self.give(arrays, owned=self._profile.owned_weights)[0]
+
+    def take_weights(
+        self, owner: Role, shapes: Mapping[str, Shape]
+    ) -> tuple[dict[str, Share], int]:
+        """Receive what `give_weights` sent, and how many bytes that took."""
+        if self._draws_weights:
+            return self._take_by_seed(owner, shapes)
+        return self.take(owner, shapes, owned=self._profile.owned_weights)
+
+    @property
+    def _draws_weights(self) -> bool:
+        return self._profile.protocol.shares_are_sums and not self._profile.owned_weights
+
+    def _give_by_seed(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Share]:
+        """Send every peer a seed, of which it draws its shares; give the own ones.
+
+        A peer's shares are as random as those of `give`, and the own ones make up for them.
+        """
+        number, ring = self._channel.number, ring_of(self._profile.ring_bits // 8)
+        seeds = [secrets.token_bytes(SEED_BYTES) for _ in self._channel.peers]
+        for peer, seed in zip(self._channel.peers, seeds, strict=True):
+            self._channel.send(peer, seed)
+        own, block = {}, 0
+        for name, array in arrays.items():
+            _require_range(name, array, self._profile)
+            split = self._io.make_shares(
+                np.asarray(array, np.float32), libspu.Visibility.VIS_SECRET
+            )
+            share, length = split[number], _bytes_of(split[number])
+            total = ring.read(_content_of(share))
+            for other in (*split[:number], *split[number + 1 :]):
+                total = ring.add(total, ring.read(_content_of(other)))
+            for seed in seeds:
+                total = ring.subtract(total, ring.read(draw(seed, block, length)))
+            own[name] = _filled(share.meta, total.tobytes())
+            block += blocks_of(length)
+        return own
+
+    def _take_by_seed(
+        self, owner: Role, shapes: Mapping[str, Shape]
+    ) -> tuple[dict[str, Share], int]:
+        """Draw the own shares of an owner's arrays, and say how many bytes that took."""
+        seed = self._channel.receive(owner)
+        if len(seed) != SEED_BYTES:
+            raise PartyError(f"the {owner.value} sent malformed shares")
+        template = self.make_up((1,))
+        meta, width = _meta(template), _bytes_of(template)
+        shares, block = {}, 0
+        for name, shape in shapes.items():
+            length = width * math.prod(shape)
+            meta.shape.dims = list(shape)
+            shares[name] = _filled(meta.SerializeToString(), draw(seed, block, length))
+            block += blocks_of(length)
+        return shares, len(seed)
+
     def _receive(
         self, owner: Role, expected: Mapping[str, tuple[Shape, Share]]
     ) -> tuple[dict[str, Share], int]:
@@ -111,9 +173,7 @@ class Sharing:
         Each party draws its own share, and a secret is the sum of all shares.
         """
         noise = self.make_up(shape)
-        heads = _chunk_heads(_bytes_of(noise))
-        noise.share_chunks = [head + secrets.token_bytes(size) for head, size in heads]
-        return noise
+        return _filled(noise.meta, secrets.token_bytes(_bytes_of(noise)))
 
     def reveal_to(
         self, receiver: Role, share: Share, shape: Shape
@@ -200,6 +260,25 @@ def _bytes_of(share: Share) -> int:
             if byte < 0x80:
                 break
     return length
+
+
+def _content_of(share: Share) -> bytes:
+    """Return the numbers of a share of this party's own making."""
+    heads = _chunk_heads(_bytes_of(share))
+    return b"".join(
+        chunk[len(head) :] for chunk, (head, _) in zip(share.share_chunks, heads, strict=True)
+    )
+
+
+def _filled(meta: bytes, content: bytes) -> Share:
+    """Return a share of these numbers."""
+    share, start = libspu.Share(), 0
+    chunks = []
+    for head, size in _chunk_heads(len(content)):
+        chunks.append(head + content[start : start + size])
+        start += size
+    share.meta, share.share_chunks = meta, chunks
+    return share
 
 
 def _are_chunks_of(chunks: Sequence[bytes], length: int) -> bool:
