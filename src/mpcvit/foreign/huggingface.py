@@ -130,6 +130,12 @@ def convert(source: Source, options: Options) -> ForeignModel:
         norm_eps=_find_eps(settings, family, origin),
         activation=_find_activation(settings, family, origin),
     )
+    stated = settings.get("num_hidden_layers")
+    if stated not in (None, model.depth):
+        raise UserError(
+            f"{origin} has {model.depth} layers, but its config.json says num_hidden_layers = "
+            f"{stated!r}: download both again"
+        )
     preprocessing = read_huggingface(
         source.preprocessing,
         usual=family.processor,

@@ -38,6 +38,7 @@ def test_activation_is_read(name, activation, edited):
         ({"num_attention_heads": "2"}, "num_attention_heads must be a whole number"),
         ({"num_attention_heads": None}, "add --heads"),
         ({"num_attention_heads": 4}, "divisible"),
+        ({"num_hidden_layers": 3}, "has 2 layers, but its config.json says num_hidden_layers = 3"),
         ({"layer_norm_eps": "small"}, "layer_norm_eps must be a number"),
         ({"layer_norm_eps": -1e-6}, "'norm_eps' must be positive"),
         ({"layer_norm_eps": float("inf")}, "layer_norm_eps must be a number"),
