@@ -30,6 +30,7 @@ _SIDES = (
     ((0, -6), "center", "top"),
     ((-3, 6), "left", "bottom"),
     ((-3, -6), "left", "top"),
+    ((-3, 14), "left", "bottom"),
 )
 
 
@@ -248,7 +249,7 @@ def _write_labels(axes: Any, chart: XYChart) -> None:
             )
             text.set_in_layout(False)
             box = text.get_window_extent()
-            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+            inside = (axes.bbox.min <= box.min).all() and (box.max <= axes.bbox.max).all()
             if inside and not any(box.overlaps(other) for other in taken):
                 taken.append(box)
                 break
