@@ -104,7 +104,7 @@ class Sharing:
         return self._profile.protocol.shares_are_sums and not self._profile.owned_weights
 
     def _give_by_seed(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Share]:
-        """Send every peer a seed, of which it draws its shares; give the own ones.
+        """Send every peer a seed from which it draws its shares; return the own shares.
 
         A peer's shares are as random as those of `give`, and the own ones make up for them.
         """
