@@ -103,9 +103,14 @@ class LatencyTable:
                     "make one for this model"
                 )
 
+    @property
+    def prices_forms(self) -> bool:
+        """Whether norms, activations and tokens have prices, beside attention and MLPs."""
+        return all(layer.norms is not None for layer in self.layers)
+
     def require_choices(self, origin: str = "the latency table") -> None:
         """Refuse a table without prices of norms, activations and tokens."""
-        if any(layer.norms is None for layer in self.layers):
+        if not self.prices_forms:
             raise UserError(
                 f"{origin} prices attention alone, but search.choices has more; make one with "
                 "'mpcvit profile CONFIG --out latency.json'"

@@ -8,6 +8,7 @@ from typing import Any
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import MODEL_FILE
+from mpcvit.artifacts.resolve import made_explicit
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import KINDS
@@ -36,7 +37,10 @@ class NetworkRow:
         cls, name: str, checkpoint: Checkpoint, latency: LatencyTable | None = None
     ) -> "NetworkRow":
         table = latency or estimate(checkpoint.model)
-        cost = table.price(checkpoint.architecture)
+        architecture = checkpoint.architecture
+        if table.prices_forms:
+            architecture = made_explicit(checkpoint.model, architecture)
+        cost = table.price(architecture)
         config = checkpoint.provenance.config
         return cls(
             name=name,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import DataConfig
 from mpcvit.artifacts.provenance import Environment, Provenance
+from mpcvit.artifacts.resolve import made_explicit
 from mpcvit.cost.estimate import estimate
 from mpcvit.kinds import table
 from mpcvit.model.checkpoint import Checkpoint
@@ -16,6 +17,7 @@ from mpcvit.report.networks import (
     read_networks,
 )
 from tests.models import small_config
+from tests.searches import random_costs
 
 K = table
 
@@ -47,6 +49,15 @@ def test_rows_of_run_folders_and_files(tmp_path):
     assert empty == [tmp_path / "empty"]
     table = estimate(small_config())
     assert rows[0].modelled_s == table.seconds(table.price(plain))
+
+
+def test_forms_that_the_configuration_chooses_have_their_prices():
+    plain = Architecture.uniform(K.SCALING, depth=2, heads=3)
+    table = random_costs(small_config())
+    row = NetworkRow.of("x", make_checkpoint(plain), table)
+    explicit = made_explicit(small_config(), plain)
+    assert explicit != plain
+    assert row.modelled_s == table.seconds(table.price(explicit))
 
 
 def test_share_of_tokens_that_keep_gelu():
