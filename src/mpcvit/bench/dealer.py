@@ -41,8 +41,8 @@ def bench_dealer(
     profile: Profile,
     *,
     rounds: int,
-    jobs: int,
     workers: Sequence[int],
+    jobs: int = 6,
     progress: Progress,
 ) -> list[Row]:
     """Of each model: runs with a dealer and with the first party, in turns; then dealers alone."""

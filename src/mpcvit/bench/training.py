@@ -30,11 +30,7 @@ STAGES = ("train", "search", "retrain")
 
 
 def bench_training(
-    configs: Mapping[str, Config],
-    *,
-    stages: tuple[str, ...],
-    steps: int,
-    progress: Progress,
+    configs: Mapping[str, Config], *, stages: tuple[str, ...], progress: Progress
 ) -> list[Row]:
     """Return a row per configuration and stage: peak memory, and seconds of a step."""
     here, work = Environment.current(), [(name, own) for name in configs for own in stages]
@@ -42,7 +38,7 @@ def bench_training(
     for index, (name, stage) in enumerate(work):
         train = configs[name].train
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
-            found = child.submit(_take_steps, configs[name], stage, steps).result()
+            found = child.submit(_take_steps, configs[name], stage).result()
         rows.append(
             {
                 "model": name,
@@ -59,7 +55,7 @@ def bench_training(
     return rows
 
 
-def _take_steps(config: Config, stage: str, steps: int) -> Row:
+def _take_steps(config: Config, stage: str) -> Row:
     """Train random weights on random images; the first step compiles and is not timed."""
     devices, task = Devices(), _task(config, stage)
     devices.require_divisible(config.train.batch_size, "train.batch_size")
@@ -69,9 +65,8 @@ def _take_steps(config: Config, stage: str, steps: int) -> Row:
     step = make_step(task, config, 100, devices)
     state, _ = jax.block_until_ready(step(state, frozen, batch))
     started = time.perf_counter()
-    for _ in range(steps):
-        state, _ = jax.block_until_ready(step(state, frozen, batch))
-    seconds = (time.perf_counter() - started) / steps
+    jax.block_until_ready(step(state, frozen, batch))
+    seconds = time.perf_counter() - started
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "piece_size": devices.piece_size(images, config.train.piece_size),

@@ -143,9 +143,6 @@ def serve(
     ] = False,
     insecure_first_party: InsecureFirstParty = False,
     ignore_memory: IgnoreMemory = False,
-    max_sessions: Annotated[
-        int | None, typer.Option(min=1, help="End after this number of sessions.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Offer a model to clients on other hosts, many at a time, until stopped.
@@ -198,7 +195,6 @@ def serve(
             metrics=None if metrics == "none" else metrics,
             insecure_first_party=insecure_first_party,
             ignore_memory=ignore_memory,
-            max_sessions=max_sessions,
             stop=stop,
             started=started,
             log=log,

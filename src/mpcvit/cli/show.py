@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_MISSING = "–"
+
 
 def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2))
@@ -23,17 +25,21 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -
     """Print rows as a table; `columns` gives each heading the template of its cells.
 
     A template is that of `str.format`, such as "{seconds:.2f}". Cells with a format are
-    numbers, and stand at the right; a value that is not there prints as "–".
+    numbers, and stand at the right. A value that is not there prints as "–", and a column
+    without any value is left out.
     """
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="")
+    table, shown = Table(box=None, pad_edge=False, header_style=""), []
     for heading, template in columns.items():
-        justify = "right" if ":" in template else "left"
-        table.add_column(heading, justify=justify, overflow="fold")
-    for row in rows:
-        table.add_row(*(fill(template, row) for template in columns.values()))
+        cells = [fill(template, row) for row in rows]
+        if set(cells) != {_MISSING}:
+            justify = "right" if ":" in template else "left"
+            table.add_column(heading, justify=justify, overflow="fold")
+            shown.append(cells)
+    for line in zip(*shown, strict=True):
+        table.add_row(*line)
     # a file or a pipe wants whole lines
     console = Console(width=None if Console().is_terminal else 200, highlight=False)
     console.print(table, markup=False)
@@ -48,4 +54,4 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
     try:
         return template.format_map(row)
     except (KeyError, ValueError, TypeError):
-        return "–"
+        return _MISSING

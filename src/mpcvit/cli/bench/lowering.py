@@ -1,6 +1,6 @@
 """`mpcvit bench lowering`."""
 
-from pathlib import Path
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -13,23 +13,16 @@ from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
     DEALER_PROFILE,
-    EXAMPLES,
     Architectures,
     Measure,
     Profiles,
     TableOut,
-    beside_paper,
+    deliver_table,
     known_names,
     load_profiles,
-    print_rows,
-    written_as_they_come,
+    shipped_references,
 )
-from mpcvit.cli.options import (
-    AsJson,
-    ConfigFile,
-    Overrides,
-    parse_whole_numbers,
-)
+from mpcvit.cli.options import AsJson, ConfigFile, Overrides, parse_whole_numbers
 from mpcvit.cli.run import RevealOption
 
 
@@ -48,14 +41,6 @@ def lowering(
     ] = "relu_softmax,mpcvit-0.7,mpcvit-0.1,scaling,polynomial",
     architectures: Architectures = None,
     batch_sizes: Annotated[str, typer.Option(help="Images at a time, between commas.")] = "1",
-    like: Annotated[
-        list[Path],
-        typer.Option(
-            show_default="those of the package",
-            help="Lowered programs, or their program.json, whose approximations are used: of the "
-            "first that has the kinds of a network. Repeat for more.",
-        ),
-    ] = EXAMPLES,
     reveal: RevealOption = Reveal.LOGITS,
     stage: Annotated[
         str | None, typer.Option(help="Look at one stage alone, such as 'block 0'.")
@@ -76,31 +61,27 @@ def lowering(
 
     Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
     """
-    from mpcvit.bench.lowered import bench_lowering, read_reference
+    from mpcvit.bench.lowered import bench_lowering
     from mpcvit.bench.networks import paper_networks, polynomial_network
-    from mpcvit.report.live import counting
 
-    config = load_config(config_file, list(overrides or []))
-    settings = load_profiles(profiles)
+    config = load_config(config_file, overrides or ())
     known = {
         **paper_networks(config.model),
         "polynomial": polynomial_network(config.model),
         **{path.stem: Architecture.load(path) for path in architectures or ()},
     }
-    with counting() as progress:
-        found = bench_lowering(
-            config.model,
-            settings,
-            [read_reference(path) for path in like],
-            networks={name: known[name] for name in known_names(only, list(known))},
-            batch_sizes=parse_whole_numbers(batch_sizes, "--batch-sizes"),
-            reveal=reveal,
-            stage=stage,
-            measure=measure,
-            progress=progress,
-            lowered_only=lowered_only,
-        )
-        if stage is None:  # the paper times whole networks
-            found = beside_paper(found, "network", config.name, "trade-off")
-        rows = written_as_they_come(found, out)
-    print_rows(rows, "network", out, as_json)
+    make = partial(
+        bench_lowering,
+        config.model,
+        load_profiles(profiles),
+        shipped_references(),
+        networks={name: known[name] for name in known_names(only, known)},
+        batch_sizes=parse_whole_numbers(batch_sizes, "--batch-sizes"),
+        reveal=reveal,
+        stage=stage,
+        measure=measure,
+        lowered_only=lowered_only,
+    )
+    # the paper times whole networks
+    paper = (config.name, "trade-off") if stage is None else None
+    deliver_table(make, "network", out, as_json, paper=paper)

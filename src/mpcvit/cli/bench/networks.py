@@ -1,5 +1,6 @@
 """`mpcvit bench` of networks as they are written: the paper's tables and figures."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -18,12 +19,10 @@ from mpcvit.cli.bench.tables import (
     Out,
     Profiles,
     TableOut,
-    beside_paper,
+    deliver,
+    deliver_table,
     known_names,
     load_profiles,
-    print_columns,
-    print_rows,
-    written_as_they_come,
 )
 from mpcvit.cli.options import AnyModelFile, AsJson, ConfigFile, DataFolder
 from mpcvit.cli.run import ProfileName
@@ -49,20 +48,14 @@ def attention(
     Example: mpcvit bench attention --measure --out results/secure/attention.csv
     """
     from mpcvit.bench.paper_tables import bench_attention
-    from mpcvit.report.live import counting
 
-    config, settings = load_config(config_file), load_profiles(profiles)
-    with counting() as progress:
-        found = bench_attention(
-            config.model,
-            settings,
-            kinds=() if kinds is None else parse_kinds(kinds),
-            measure=measure,
-            progress=progress,
-        )
-        found = beside_paper(found, "attention", config.name, "attention-variants")
-        rows = written_as_they_come(found, out)
-    print_rows(rows, "attention", out, as_json)
+    config = load_config(config_file)
+    chosen = () if kinds is None else parse_kinds(kinds)
+    make = partial(
+        bench_attention, config.model, load_profiles(profiles), kinds=chosen, measure=measure
+    )
+    paper = config.name, "attention-variants"
+    deliver_table(make, "attention", out, as_json, paper=paper)
 
 
 @bench.command()
@@ -92,24 +85,19 @@ def network(
     """
     from mpcvit.bench.networks import networks_as_written
     from mpcvit.bench.paper_tables import bench_network
-    from mpcvit.report.live import counting
 
-    config, settings = load_config(config_file), load_profiles(profiles)
+    config = load_config(config_file)
     searched = {path.stem: Architecture.load(path) for path in architectures or ()}
     known = [*networks_as_written(config.model), *searched]
-    names = [] if only is None else known_names(only, known)
-    with counting() as progress:
-        found = bench_network(
-            config.model,
-            settings,
-            only=names,
-            measure=measure,
-            progress=progress,
-            searched=searched,
-        )
-        found = beside_paper(found, "network", config.name, "trade-off")
-        rows = written_as_they_come(found, out)
-    print_rows(rows, "network", out, as_json)
+    make = partial(
+        bench_network,
+        config.model,
+        load_profiles(profiles),
+        only=[] if only is None else known_names(only, known),
+        measure=measure,
+        searched=searched,
+    )
+    deliver_table(make, "network", out, as_json, paper=(config.name, "trade-off"))
 
 
 @bench.command()
@@ -124,12 +112,9 @@ def layers(
     Example: mpcvit bench layers --out results/secure/layers.csv
     """
     from mpcvit.bench.paper_tables import bench_layers
-    from mpcvit.report.live import counting
 
-    config = load_config(config_file)
-    with counting() as progress:
-        rows = bench_layers(config.model, load_profile(profile), progress=progress)
-    print_rows(rows, "network", out, as_json)
+    make = partial(bench_layers, load_config(config_file).model, load_profile(profile))
+    deliver_table(make, "network", out, as_json)
 
 
 @bench.command()
@@ -150,15 +135,10 @@ def breakdown(
     Example: mpcvit bench breakdown --profiles cheetah-wan --out results/secure/breakdown.csv
     """
     from mpcvit.bench.paper_tables import bench_breakdown
-    from mpcvit.report.live import counting
 
-    config = load_config(config_file)
-    settings = load_profiles(profiles)
-    with counting() as progress:
-        rows = bench_breakdown(
-            config.model, settings, most_tokens=most_tokens, measure=measure, progress=progress
-        )
-    print_rows(rows, "part", out, as_json)
+    model, settings = load_config(config_file).model, load_profiles(profiles)
+    make = partial(bench_breakdown, model, settings, most_tokens=most_tokens, measure=measure)
+    deliver_table(make, "part", out, as_json)
 
 
 @bench.command()
@@ -172,17 +152,14 @@ def precision(
     Example: mpcvit bench precision --out results/secure/precision.csv
     """
     from mpcvit.bench.paper_tables import bench_precision
-    from mpcvit.report.live import counting
 
-    with counting() as progress:
-        rows = bench_precision(load_profile(profile), progress=progress)
     columns = {
         "attention": "{attention}",
         "variance": "{variance:g}",
         "relative error": "{relative_error:.2e}",
         "largest error": "{largest_error:.2e}",
     }
-    print_columns(rows, columns, out, as_json, drawn=True)
+    deliver(partial(bench_precision, load_profile(profile)), columns, out, as_json, drawn=True)
 
 
 @bench.command()

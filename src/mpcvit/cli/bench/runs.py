@@ -1,5 +1,6 @@
 """`mpcvit bench` of what a run depends on: forecast, cache, threads, links, dealer and engine."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,10 @@ from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
     CIFAR,
     DEALER_PROFILE,
-    EXAMPLES,
     PAPER_PROFILE,
     Out,
+    deliver,
     known_names,
-    print_columns,
     shipped_references,
 )
 from mpcvit.cli.options import AsJson, ConfigFile, Overrides, parse_whole_numbers
@@ -66,19 +66,17 @@ def forecast(
     Example: mpcvit bench forecast deit-tiny --set model.depth=2 --out forecast.csv
     """
     from mpcvit.bench.sessions import FORMS, bench_forecast
-    from mpcvit.report.live import counting
 
     models = _models(configs, overrides)
-    with counting() as progress:
-        rows = bench_forecast(
-            models,
-            load_profile(profile),
-            shipped_references(),
-            networks=_known_networks(only, next(iter(models.values()))),
-            forms=known_names(forms, FORMS, "form"),
-            batch_size=batch_size,
-            progress=progress,
-        )
+    make = partial(
+        bench_forecast,
+        models,
+        load_profile(profile),
+        shipped_references(),
+        networks=_known_networks(only, next(iter(models.values()))),
+        forms=known_names(forms, FORMS, "form"),
+        batch_size=batch_size,
+    )
     columns = {"shape": "{config}", "network": "{network}", "form": "{form}"}
     for title, measured, expected, form in (
         ("exchanges", "exchanges", "forecast_exchanges", ",.0f"),
@@ -87,7 +85,7 @@ def forecast(
     ):
         columns |= {title: f"{{{measured}:{form}}}", f"{title}, forecast": f"{{{expected}:{form}}}"}
     columns |= {"memory, forecast / found": "{memory_ratio:.2f}"}
-    print_columns(rows, columns, out, as_json)
+    deliver(make, columns, out, as_json)
 
 
 @bench.command("set-up")
@@ -107,25 +105,23 @@ def set_up(
     Example: mpcvit bench set-up --networks softmax,scaling --out results/secure/set-up.csv
     """
     from mpcvit.bench.sessions import FORMS, bench_set_up
-    from mpcvit.report.live import counting
 
     model = load_config(config_file, overrides or ()).model
-    with counting() as progress:
-        rows = bench_set_up(
-            model,
-            load_profile(profile),
-            shipped_references(),
-            networks=_known_networks(only, model),
-            forms=known_names(forms, FORMS, "form"),
-            progress=progress,
-        )
+    make = partial(
+        bench_set_up,
+        model,
+        load_profile(profile),
+        shipped_references(),
+        networks=_known_networks(only, model),
+        forms=known_names(forms, FORMS, "form"),
+    )
     columns = {
         **{"network": "{network}", "form": "{form}", "cache": "{cache}"},
         **{"set-up s": "{set_up_s:.1f}", "compile s": "{compile_s:.1f}"},
         **{"image s": "{image_s:.1f}", "CPU s": "{cpu_s:.1f}"},
         **{"exchanges": "{exchanges:,}", "MB": "{sent_mb:,.0f}", "peak MB": "{peak_mb:,}"},
     }
-    print_columns(rows, columns, out, as_json)
+    deliver(make, columns, out, as_json)
 
 
 @bench.command()
@@ -145,20 +141,18 @@ def threads(
     Example: mpcvit bench threads --out results/secure/threads.csv
     """
     from mpcvit.bench.sessions import bench_threads
-    from mpcvit.report.live import counting
 
     model = load_config(config_file, overrides or ()).model
-    with counting() as progress:
-        rows = bench_threads(
-            model,
-            load_profile(profile),
-            shipped_references(),
-            networks=_known_networks(only, model),
-            rounds=rounds,
-            progress=progress,
-        )
+    make = partial(
+        bench_threads,
+        model,
+        load_profile(profile),
+        shipped_references(),
+        networks=_known_networks(only, model),
+        rounds=rounds,
+    )
     columns = {"network": "{network}", "threads": "{threads:d}", **_SECONDS_AN_IMAGE}
-    print_columns(rows, {**columns, "of SPU's 4": "{of_spu:.3f}"}, out, as_json)
+    deliver(make, {**columns, "of SPU's 4": "{of_spu:.3f}"}, out, as_json)
 
 
 @bench.command()
@@ -182,37 +176,27 @@ def tunnel(
     """
     from mpcvit.bench.networks import paper_networks, random_checkpoint
     from mpcvit.bench.tunnel import bench_tunnel
-    from mpcvit.report.live import counting
 
     model = load_config(config_file).model
     (name,) = _known_networks(network, model)
-    with counting() as progress:
-        rows = bench_tunnel(
-            random_checkpoint(model, paper_networks(model)[name]),
-            load_profile("semi2k"),
-            {"wan": load_profile("semi2k-wan").network, "loopback": NetworkLink()},
-            images=images,
-            rounds=rounds,
-            progress=progress,
-        )
+    make = partial(
+        bench_tunnel,
+        random_checkpoint(model, paper_networks(model)[name]),
+        load_profile("semi2k"),
+        {"wan": load_profile("semi2k-wan").network, "loopback": NetworkLink()},
+        images=images,
+        rounds=rounds,
+    )
     columns = {"network": "{network}", "link": "{link}", **_SECONDS_AN_IMAGE}
-    print_columns(rows, {**columns, "of SPU's own TLS link": "{of_spu_tls:.3f}"}, out, as_json)
+    deliver(make, {**columns, "of SPU's own TLS link": "{of_spu_tls:.3f}"}, out, as_json)
 
 
 @bench.command()
 def dealer(
     config_file: ConfigFile = CIFAR,
     network: Network = "relu_softmax",
-    like: Annotated[
-        Path,
-        typer.Option(
-            show_default="one of the package",
-            help="Lowered program, or its program.json, whose approximations are used.",
-        ),
-    ] = EXAMPLES[0],
     profile: ProfileName = DEALER_PROFILE,
     rounds: Rounds = 3,
-    jobs: Annotated[int, typer.Option(min=1, help="For the dealer alone.")] = 6,
     workers: Annotated[
         str, typer.Option(help="Processes of the dealer alone, between commas.")
     ] = "1,2",
@@ -232,20 +216,16 @@ def dealer(
     counts = parse_whole_numbers(workers, "--workers")
 
     from mpcvit.bench.dealer import bench_dealer
-    from mpcvit.bench.lowered import lower_like, read_reference
+    from mpcvit.bench.lowered import lower_like
     from mpcvit.bench.networks import paper_networks, random_checkpoint
-    from mpcvit.report.live import counting
 
     (name,) = _known_networks(network, model)
     architecture = paper_networks(model)[name]
     models = (
         random_checkpoint(model, architecture),
-        lower_like([read_reference(like)], model, architecture, settings),
+        lower_like(shipped_references(), model, architecture, settings),
     )
-    with counting() as progress:
-        rows = bench_dealer(
-            models, settings, rounds=rounds, jobs=jobs, workers=counts, progress=progress
-        )
+    make = partial(bench_dealer, models, settings, rounds=rounds, workers=counts)
     columns = {
         **{"form": "{form}", "what": "{what}", "dealer": "{dealer}", "workers": "{workers:d}"},
         **{"s": "{online_s:.2f}", "of first party": "{of_first_party:.3f}"},
@@ -256,7 +236,7 @@ def dealer(
         },
         **{"jobs a minute": "{jobs_per_minute:.1f}", "CPU s a job": "{dealer_cpu_s_per_job:.2f}"},
     }
-    print_columns(rows, columns, out, as_json)
+    deliver(make, columns, out, as_json)
 
 
 @bench.command()
@@ -278,27 +258,25 @@ def peers(
     Example: mpcvit bench peers cifar10 deit-tiny --networks softmax --out peers.csv
     """
     from mpcvit.bench.peers import INSTALL_CRYPTEN, NETWORKS, bench_peers, is_crypten_there
-    from mpcvit.report.live import counting
 
     networks, models = known_names(only, NETWORKS), _models(configs, overrides)
     if not is_crypten_there():
         typer.echo(INSTALL_CRYPTEN, err=True)
-    with counting() as progress:
-        rows = bench_peers(
-            models,
-            load_profile(DEALER_PROFILE),
-            load_profile(PAPER_PROFILE),
-            shipped_references(),
-            networks=networks,
-            progress=progress,
-        )
+    make = partial(
+        bench_peers,
+        models,
+        load_profile(DEALER_PROFILE),
+        load_profile(PAPER_PROFILE),
+        shipped_references(),
+        networks=networks,
+    )
     columns = {
         **{"shape": "{config}", "network": "{network}", "engine": "{engine}"},
         **{"s": "{measured_s:.1f}", "of SPU's": "{s_of_spu:.2f}"},
         **{"MB sent": "{sent_mb:.1f}", "of SPU's MB": "{mb_of_spu:.2f}"},
         **{"exchanges": "{exchanges:,}", "of SPU's exchanges": "{rounds_of_spu:.2f}"},
     }
-    print_columns(rows, columns, out, as_json)
+    rows = deliver(make, columns, out, as_json)
     if not as_json:
         for engine, trusted in {row["engine"]: row["trusted"] for row in rows}.items():
             print(f"{engine}: trusted is {trusted}")
@@ -313,7 +291,6 @@ def training(
     stages: Annotated[
         str, typer.Option(help="What to train: train, search and retrain, between commas.")
     ] = "train,search,retrain",
-    steps: Annotated[int, typer.Option(min=1, help="Steps to time after the first.")] = 1,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -329,17 +306,15 @@ def training(
     split_cpu(next(iter(shapes.values())).train.batch_size)
 
     from mpcvit.bench.training import STAGES, bench_training
-    from mpcvit.report.live import counting
 
     wanted = tuple(known_names(stages, STAGES, "stage"))
-    with counting() as progress:
-        rows = bench_training(shapes, stages=wanted, steps=steps, progress=progress)
+    make = partial(bench_training, shapes, stages=wanted)
     columns = {
         **{"model": "{model}", "stage": "{stage}", "batch": "{batch_size}"},
         **{"at once": "{piece_size}", "remat": "{remat}", "peak GB": "{peak_gb:.2f}"},
         **{"s a step": "{step_s:.1f}", "images/s": "{images_per_s:.1f}"},
     }
-    print_columns(rows, columns, out, as_json)
+    deliver(make, columns, out, as_json)
 
 
 def _models(configs: list[Path] | None, overrides: list[str] | None) -> dict[str, ModelConfig]:

@@ -1,6 +1,6 @@
 """What the benchmarks share: options, and how they deliver rows."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +11,12 @@ from mpcvit.artifacts.profile import Profile, load_profile
 from mpcvit.cli import complete
 from mpcvit.cli.show import print_json, print_table
 from mpcvit.errors import MissingExtraError, UserError, nearest
+from mpcvit.progress import Progress
 
 if TYPE_CHECKING:
     from mpcvit.lowering.program import PublicProgram
+
+Row = Mapping[str, Any]
 
 CIFAR = Path("cifar10")
 TINY_IMAGENET = Path("tiny-imagenet")
@@ -78,8 +81,68 @@ def shipped_references() -> "list[PublicProgram]":
     return [read_reference(path) for path in EXAMPLES]
 
 
-def beside_paper(
-    rows: Iterable[Mapping[str, Any]], label: str, config: str, experiment: str
+def deliver(
+    measure: Callable[..., Iterable[Row]],
+    columns: Mapping[str, str],
+    out: Path | None,
+    as_json: bool,
+    *,
+    drawn: bool = False,
+) -> list[Row]:
+    """Measure, and print the rows: as JSON, or some columns and what warns.
+
+    Each row is in the file at once, and stays if the command is stopped.
+    """
+    from mpcvit.artifacts.provenance import write_rows
+    from mpcvit.report.live import counting
+
+    rows: list[Row] = []
+    with counting() as progress:
+        for row in measure(progress=progress):
+            rows.append(row)
+            if out is not None:
+                write_rows(out, rows)
+    if out is not None and drawn:
+        from mpcvit.report.page import draw_table
+
+        try:
+            draw_table(out)
+        except MissingExtraError as missing:
+            typer.echo(f"no figure: {missing}", err=True)
+    if as_json:
+        print_json(rows)
+        return rows
+    print_table(rows, columns)
+    for warning in dict.fromkeys(row.get("warning") for row in rows):
+        if warning:
+            print(warning)
+    return rows
+
+
+def deliver_table(
+    measure: Callable[..., Iterable[Row]],
+    label: str,
+    out: Path | None,
+    as_json: bool,
+    *,
+    paper: tuple[str, str] | None = None,
+) -> None:
+    """Measure networks or operations, and draw a figure beside their file.
+
+    `paper` names a configuration and an experiment, whose published seconds go after ours.
+    """
+
+    def rows(progress: Progress) -> Iterable[Row]:
+        found = measure(progress=progress)
+        return found if paper is None else _beside_paper(found, label, *paper)
+
+    columns = {name: f"{{{name}}}" for name in (label, *_APART)}
+    columns |= {"exchanges": "{exchanges:,}", "MB sent": "{sent_mb:.2f}", **_SECONDS}
+    deliver(rows, columns, out, as_json, drawn=True)
+
+
+def _beside_paper(
+    rows: Iterable[Row], label: str, config: str, experiment: str
 ) -> Iterator[dict[str, Any]]:
     """Put the paper's seconds after ours."""
     from mpcvit.experiments.published import published
@@ -89,56 +152,3 @@ def beside_paper(
         after, items = list(row).index("measured_s") + 1, list(row.items())
         paper = ("paper_s", "" if seconds is None else seconds)
         yield dict([*items[:after], paper, *items[after:]])
-
-
-def written_as_they_come(
-    rows: Iterable[Mapping[str, Any]], out: Path | None
-) -> list[Mapping[str, Any]]:
-    """Return all rows; each is in the file at once, and stays if the command is stopped."""
-    from mpcvit.artifacts.provenance import write_rows
-
-    written: list[Mapping[str, Any]] = []
-    for row in rows:
-        written.append(row)
-        if out is not None:
-            write_rows(out, written)
-    return written
-
-
-def print_columns(
-    rows: Sequence[Mapping[str, Any]],
-    columns: Mapping[str, str],
-    out: Path | None,
-    as_json: bool,
-    *,
-    drawn: bool = False,
-) -> None:
-    """Write rows to a file, and print them: as JSON, or some columns and what warns."""
-    from mpcvit.artifacts.provenance import write_rows
-
-    if out is not None:
-        write_rows(out, rows)
-        if drawn:
-            from mpcvit.report.page import draw_table
-
-            try:
-                draw_table(out)
-            except MissingExtraError as missing:
-                typer.echo(f"no figure: {missing}", err=True)
-    if as_json:
-        print_json(list(rows))
-        return
-    print_table(rows, columns)
-    for warning in dict.fromkeys(row.get("warning") for row in rows):
-        if warning:
-            print(warning)
-
-
-def print_rows(
-    rows: Sequence[Mapping[str, Any]], label: str, out: Path | None, as_json: bool
-) -> None:
-    """Deliver rows of networks or operations, and draw a figure beside their file."""
-    apart = {name: f"{{{name}}}" for name in _APART if name in rows[0]}
-    columns = {label: f"{{{label}}}", **apart, "exchanges": "{exchanges:,}"}
-    columns |= {"MB sent": "{sent_mb:.2f}", **_SECONDS}
-    print_columns(rows, columns, out, as_json, drawn=True)

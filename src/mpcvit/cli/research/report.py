@@ -42,12 +42,7 @@ def report(
             "clone of the repository.",
         ),
     ] = False,
-    published: Annotated[
-        bool,
-        typer.Option(help="Show the paper's points beside runs on its data sets."),
-    ] = True,
     latency: LatencyFile = None,
-    title: Annotated[str, typer.Option(help="Heading of the page.")] = "mpcvit report",
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML page from any set of runs, records and tables.
@@ -67,7 +62,7 @@ def report(
     from mpcvit.report.live import counting
 
     table = None if latency is None else LatencyTable.load(latency)
-    charts, skipped = write_report(places, out, title=title, published=published, latency=table)
+    charts, skipped = write_report(places, out, title="mpcvit report", latency=table)
     with counting() as progress:
         drawn = [] if figures is None else write_figures(figures, charts, progress)
     for reason in skipped:
@@ -105,7 +100,6 @@ def write_report(
     page: Path,
     *,
     title: str,
-    published: bool = True,
     latency: LatencyTable | None = None,
 ) -> "tuple[list[Chart], tuple[str, ...]]":
     """Write a page of runs, and return its charts, and what was left out and why."""
@@ -118,7 +112,7 @@ def write_report(
         collected = collect(places, latency, progress)
         if collected.is_empty:
             raise UserError("none of these places holds a run, a record or a table")
-        sections = make_sections(collected, published_trade_offs() if published else [])
+        sections = make_sections(collected, published_trade_offs())
         write_page(page, collected, sections, title=title, progress=progress)
     return [chart for section in sections for chart in section.charts], collected.skipped
 
@@ -134,9 +128,6 @@ def compare(
         ),
     ],
     latency: LatencyFile = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="Also draw accuracy against seconds (PNG).")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare trained networks: accuracy, seconds, and what remains of them.
@@ -146,8 +137,6 @@ def compare(
 
     Example: mpcvit compare runs/teacher runs/mpcvit-0.5
     """
-    from mpcvit.report.charts.trade_off import TradeOff, trade_off_chart
-    from mpcvit.report.figures import write_figure
     from mpcvit.report.networks import best_trade_offs, read_networks
 
     table = None if latency is None else LatencyTable.load(latency)
@@ -158,9 +147,6 @@ def compare(
         raise UserError("none of these places holds a trained network")
     rows.sort(key=lambda row: row.modelled_s)
     best, source = best_trade_offs(rows), rows[0].latency_source
-    if figure is not None:
-        points = [point for row in rows for point in TradeOff.of_network(row, row.name)]
-        write_figure(figure, [trade_off_chart("", points)])
     if as_json:
         print_json([{**asdict(row), "best": row.name in best} for row in rows])
         return

@@ -39,7 +39,7 @@ class TradeOff:
     facts: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_network(cls, row: NetworkRow, name: str, config: str = "") -> "Iterator[TradeOff]":
+    def of_network(cls, row: NetworkRow, name: str, config: str) -> "Iterator[TradeOff]":
         """Yield a trained network, unless its accuracy is unknown."""
         if row.top1 is not None:
             yield cls(
