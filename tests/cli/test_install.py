@@ -162,7 +162,7 @@ def test_other_commands_of_a_dealers_host_say_what_is_missing(dealers_modules):
 
 
 def test_help_and_messages_name_no_file_of_the_repository():
-    """A user of the wheel has none of them. `report --docs` is for a clone, and says so."""
+    """A user of the wheel has none of them."""
     named = re.compile(r"\b(docs|tools|tests)/|CONTRIBUTING|README\.md")
     found = []
     for file in sorted(HOME.rglob("*.py")):
@@ -183,7 +183,4 @@ def test_help_and_messages_name_no_file_of_the_repository():
             and (is_help or id(node) not in documents)
             and named.search(node.value)
         ]
-    assert {line.partition(":")[0] for line in found} == {
-        "cli/research/report.py",
-        "report/docs.py",
-    }, found
+    assert not found

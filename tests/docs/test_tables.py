@@ -1,16 +1,18 @@
 """The tables of the documentation hold the numbers of their files."""
 
-import json
+import doctest
 import re
 import shutil
+import sys
 
 import pytest
 
 from mpcvit.errors import UserError
-from mpcvit.report.docs import filled, make_table, pages, write_tables
-from mpcvit.report.method import draw_method
-from tests.command import invoke
 from tests.docs.pages import ROOT
+from tests.tools import load_tool
+
+tool = load_tool("fill_docs")
+filled, make_table, write_tables = tool.filled, tool.make_table, tool.write_tables
 
 NUMBERED = [
     ROOT / "README.md",
@@ -18,9 +20,9 @@ NUMBERED = [
 ]
 
 
-@pytest.mark.parametrize("page", pages(ROOT), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", tool.pages(ROOT), ids=lambda page: page.name)
 def test_a_page_and_its_files_agree(page):
-    """If this fails, run `mpcvit report --docs` and look at what changed."""
+    """If this fails, run `python tools/fill_docs.py` and look at what changed."""
     assert filled(page, ROOT) == page.read_text("utf-8")
 
 
@@ -86,13 +88,13 @@ def test_another_folder_is_refused(clone):
 
 
 def test_the_picture_of_the_method_names_every_step():
-    (axes,) = draw_method().axes
+    (axes,) = load_tool("draw_method").draw_method().axes
     texts = [text.get_text() for text in axes.texts]
     for word in ("search", "distil", "lower", "run", "architecture", "checkpoint", "program"):
         assert word in texts
 
 
-def test_the_command_writes_tables_and_figures(tmp_path, monkeypatch):
+def test_the_script_writes_tables_and_figures(tmp_path, monkeypatch, capsys):
     unneeded = shutil.ignore_patterns("*.safetensors", "*.png")
     for name in ("docs", "results", "src/mpcvit/demo/shipped", "src/mpcvit/experiments"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=unneeded)
@@ -105,7 +107,8 @@ def test_the_command_writes_tables_and_figures(tmp_path, monkeypatch):
     )
     shutil.rmtree(tmp_path / "docs" / "figures")
     monkeypatch.chdir(tmp_path)
-    written = json.loads(invoke("report", "--docs", "--json").stdout)["written"]
+    tool.main()
+    written = [line.removeprefix("wrote ") for line in capsys.readouterr().out.splitlines()]
     assert written == [
         *("README.md", "docs/figures/method.png", "docs/figures/lowered-measured-s.png"),
         "results/secure/precision.png",
@@ -115,5 +118,5 @@ def test_the_command_writes_tables_and_figures(tmp_path, monkeypatch):
     assert all((tmp_path / name).exists() for name in written)
 
 
-def test_a_report_needs_a_place():
-    assert "--docs" in invoke("report", code=2).stderr
+def test_the_examples_of_the_script_hold():
+    assert doctest.testmod(sys.modules["docs_rows"]).attempted == 3

@@ -20,6 +20,7 @@ from mpcvit.experiments.catalogue import Experiment, find_experiment
 from mpcvit.experiments.differences import CONFIDENCE, differences
 from mpcvit.experiments.published import published
 from mpcvit.experiments.recipes import Recipe, SearchRecipe
+from mpcvit.report.charts.heads import mean_alphas
 from mpcvit.report.networks import NetworkRow
 from mpcvit.report.page import draw_table
 
@@ -288,16 +289,8 @@ def write_search_results(
     rows = with_earlier(experiment, [run.to_row() for run in runs], folder, "")
     write_rows(folder / f"{experiment.name}.csv", rows)
     write_importance(experiment, runs, folder)
-    by_name: dict[str, list[list[float]]] = {}
-    for row in rows:
-        layers = [float(mean) for mean in row["mean_alpha_by_layer"].split()]
-        by_name.setdefault(row["search"], []).append(layers)
-    means = {
-        name: [statistics.fmean(layer) for layer in zip(*found, strict=True)]
-        for name, found in by_name.items()
-    }
     draw_table(folder / f"{experiment.name}.csv")
-    return means
+    return mean_alphas(rows)
 
 
 def write_importance(experiment: Experiment, runs: Sequence[SearchRun], folder: Path) -> None:

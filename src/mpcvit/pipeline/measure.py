@@ -20,10 +20,10 @@ from mpcvit.lowering.emulate import emulate
 from mpcvit.lowering.engine import DESCRIPTION
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.progress import Progress
 from mpcvit.secure.run import RunResult, run
 from mpcvit.storage import read_json, write_text
 
-Progress = Callable[[str, int, int], None]
 COMPARING = "comparing with plaintext"
 
 

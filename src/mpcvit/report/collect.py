@@ -1,7 +1,7 @@
 """What a set of places holds for the report: networks, searches, records, logs and tables."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -18,11 +18,11 @@ from mpcvit.codec import load
 from mpcvit.errors import UserError
 from mpcvit.model.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from mpcvit.model.checkpoint import Checkpoint
+from mpcvit.progress import Progress, quiet
 from mpcvit.report.networks import NetworkRow
 from mpcvit.train.log import read_log
 
 Thing = TypeVar("Thing")
-Progress = Callable[[str, int, int], None]
 
 
 class TableKind(str, Enum):
@@ -116,7 +116,7 @@ class Collected:
 def collect(
     places: Sequence[Path],
     latency: LatencyTable | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = quiet,
 ) -> Collected:
     """Read files, and whatever folders hold; a named file that cannot be read is refused."""
     named = set()

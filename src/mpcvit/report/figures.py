@@ -3,13 +3,14 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from mpcvit.errors import needs_extra
+from mpcvit.progress import Progress, quiet
 from mpcvit.report import grids
 from mpcvit.report.charts.chart import BarChart, Chart, GridChart, XYChart
 from mpcvit.report.palette import colour_of
@@ -45,7 +46,7 @@ def write_figure(path: Path, charts: Sequence[Chart], dpi: int = 120) -> None:
 def write_figures(
     folder: Path,
     charts: Sequence[Chart],
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = quiet,
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Write each chart as one file per format, and return the files."""

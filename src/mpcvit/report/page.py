@@ -12,6 +12,7 @@ from typing import Any
 from mpcvit.artifacts.learnt import who_learns
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.errors import MissingExtraError
+from mpcvit.progress import Progress, quiet
 from mpcvit.report import provenance, story
 from mpcvit.report.charts import (
     heads,
@@ -26,7 +27,7 @@ from mpcvit.report.charts import (
 )
 from mpcvit.report.charts.chart import Chart, Row, slug
 from mpcvit.report.charts.trade_off import TradeOff
-from mpcvit.report.collect import Collected, Progress, TableKind, collect
+from mpcvit.report.collect import Collected, TableKind, collect
 from mpcvit.report.figures import to_svg, write_figure
 from mpcvit.report.parties import draw_parties
 from mpcvit.storage import write_text
@@ -92,7 +93,7 @@ def write_page(
     sections: Sequence[Section],
     *,
     title: str = "mpcvit report",
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = quiet,
 ) -> None:
     write_text(path, render(collected, sections, title=title, progress=progress))
 
@@ -111,7 +112,7 @@ def render(
     sections: Sequence[Section],
     *,
     title: str = "mpcvit report",
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = quiet,
 ) -> str:
     """Return the whole page; it asks for nothing beyond itself."""
     charts = [chart for section in sections for chart in section.charts]

@@ -29,7 +29,6 @@ EXCEPTIONS = {
     "cli/bench/tables.py": {"softmax", "relu_softmax", "linformer", "quad2", "the_x"},
     "experiments/catalogue.py": _SEARCHED,
     "experiments/recipes.py": {"softmax", "the_x"},
-    "report/docs_rows.py": {"softmax", "linformer", "the_x"},
     "secure/components.py": {"softmax"},  # parts of the paper's softmax block
     # lowered prices are what a choice adds to a network of the kind that costs least
     "bench/latency.py": {"scaling"},

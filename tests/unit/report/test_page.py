@@ -67,9 +67,7 @@ def test_every_chart_has_its_drawing_and_its_rows(page, places):
     charts = [chart for section in sections for chart in section.charts]
     assert {type(chart).__name__ for chart in charts} == {"XYChart", "BarChart", "GridChart"}
     drawings = [attributes for tag, attributes in reader.tags if tag == "svg"]
-    parties = [one for one in drawings if "parties" in one.get("class", "")]
-    assert len(parties) == 2  # for wide pages and for phones
-    assert len(drawings) - len(parties) == 2 * len(charts)
+    assert len(drawings) == 2 * len(charts)
     for chart in charts:
         assert chart.id in reader.ids
         assert f"{chart.id}-rows" in reader.ids
@@ -105,7 +103,7 @@ def test_without_the_package_that_draws_there_are_rows(places, monkeypatch):
     page = render(collected, make_sections(collected))
     assert page.count("Not drawn: drawing a figure needs matplotlib") == page.count("<figure")
     assert 'id="run-seconds-rows"' in page
-    assert "parties wide" in page
+    assert 'class="parties"' in page
 
 
 def test_what_is_not_ours_is_escaped(page):

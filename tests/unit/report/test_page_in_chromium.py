@@ -83,18 +83,19 @@ def test_the_first_screen_shows_the_sentence_the_number_and_the_picture(page):
 def test_no_text_leaves_its_box(page):
     """Of the page itself, of cards, and of the drawing of who learnt what."""
     outside = page.evaluate(
-        """[...document.querySelectorAll('svg.parties')].flatMap((drawing) => {
-          const room = drawing.getBoundingClientRect();
-          return room.width === 0 ? [] : [...drawing.querySelectorAll('text')].filter((text) => {
-            const box = text.getBoundingClientRect();
-            return box.left < room.left - 1 || box.right > room.right + 1;
-          }).map((text) => text.textContent);
-        }).concat([...document.querySelectorAll('.card, .lead, h1, h2')].filter(
-          (one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent))"""
+        """[...document.querySelectorAll('.card, .lead, .party, .sent, h1, h2')].filter(
+          (one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
     )
     assert outside == []
-    shown = "[...document.querySelectorAll('svg.parties')].filter((o) => o.clientWidth > 0).length"
-    assert page.evaluate(shown) == 1  # the one for this width
+
+
+def test_parties_stand_side_by_side_or_below_each_other(page):
+    first, second = (box_of(page, f".party:nth-child({place})") for place in (1, 3))
+    arrow = box_of(page, ".sent i")
+    if page.width == 1280:
+        assert first[2] <= arrow[0] < arrow[2] <= second[0]
+    else:
+        assert first[3] <= arrow[1] < arrow[3] <= second[1]
 
 
 def test_text_of_charts_can_be_read(page):

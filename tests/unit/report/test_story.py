@@ -14,8 +14,6 @@ from mpcvit.report.parties import draw_parties
 from mpcvit.report.story import headline
 from tests.unit.report.conftest import record
 
-SVG = "{http://www.w3.org/2000/svg}"
-
 
 def private(network, form, seconds, agree=2, images=2, batch=1, **columns):
     row = {"network": network, "form": form, "top1": "80", "exchanges": "1"}
@@ -91,12 +89,12 @@ def test_an_experiment_says_which_network_is_best():
 )
 def test_everyone_who_takes_part_is_drawn(profile, who, words):
     learners = who_learns(load_profile(profile), Reveal.TOP5)
-    wide, narrow = ElementTree.fromstring(f"<p>{draw_parties(learners)}</p>")
-    for drawing in (wide, narrow):
-        boxes = list(drawing.iter(f"{SVG}rect"))
-        assert len(boxes) == who
-        texts = " ".join(text.text for text in drawing.iter(f"{SVG}text"))
-        assert words in texts
-        assert "the five likeliest classes of each image" in texts
-        assert ("risk" in boxes[1].get("class")) == (profile == "semi2k")
-        assert len(list(drawing.iter(f"{SVG}line"))) >= who - 1
+    *parts, last = ElementTree.fromstring(draw_parties(learners))
+    boxes, arrows = [*parts[::2], last], parts[1::2]
+    assert [box.get("class") == "party risk" for box in boxes] == [
+        profile == "semi2k" and place == 1 for place in range(who)
+    ]
+    assert words in " ".join(boxes[-1].itertext())
+    assert "the five likeliest classes of each image" in " ".join(boxes[0].itertext())
+    dealt = ["up dealt" in arrow.get("class") for arrow in arrows]
+    assert dealt == [False, profile == "semi2k-dealer"][: who - 1]

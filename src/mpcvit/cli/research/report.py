@@ -21,27 +21,19 @@ if TYPE_CHECKING:
 @app.command()
 def report(
     places: Annotated[
-        list[Path] | None,
+        list[Path],
         typer.Argument(
             metavar="RUN...",
             help="Run folders, checkpoints, records of private runs and CSV tables. Folders are "
             "searched for them.",
             autocompletion=complete.run_folder,
         ),
-    ] = None,
+    ],
     out: Annotated[Path, typer.Option("--out", help="Page to write (HTML).")] = Path("report.html"),
     figures: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Also write every chart as PNG and SVG to this folder."),
     ] = None,
-    docs: Annotated[
-        bool,
-        typer.Option(
-            "--docs",
-            help="Instead, fill the tables and draw the figures of README.md and docs/ in this "
-            "clone of the repository.",
-        ),
-    ] = False,
     latency: LatencyFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,11 +45,6 @@ def report(
 
     Example: mpcvit report runs/digits results/secure --out report.html --figures figures
     """
-    if docs:
-        _write_docs(Path(), as_json)
-        return
-    if not places:
-        raise UserError("name at least one run, record or table; or use --docs")
     from mpcvit.report.figures import write_figures
     from mpcvit.report.live import counting
 
@@ -81,18 +68,6 @@ def report(
     if figures is not None:
         print(f"figures  {figures}")
     print(f"report   {out}")
-
-
-def _write_docs(root: Path, as_json: bool) -> None:
-    """Fill the tables and draw the figures of the documentation below `root`."""
-    from mpcvit.report.docs import write_figures_of_docs, write_tables
-
-    written = [*write_tables(root), *write_figures_of_docs(root)]
-    if as_json:
-        print_json({"written": [str(path) for path in written]})
-        return
-    for path in written:
-        print(f"wrote    {path}")
 
 
 def write_report(

@@ -150,6 +150,46 @@ class GridChart(_Titled):
 Chart: TypeAlias = XYChart | BarChart | GridChart
 
 
+def stacked_chart(
+    id: str,
+    title: str,
+    caption: str,
+    label: str,
+    bars: Mapping[str, Mapping[str, float]],
+    origin: Origin,
+    colours: Mapping[str, int] | None = None,
+) -> list[BarChart]:
+    """Return a chart of bars that are made of named parts, the longest first, if there is one.
+
+    `colours` has the parts with their hues; by default all of them, in order of appearance.
+    """
+    longest = dict(sorted(bars.items(), key=lambda bar: -sum(bar[1].values())))
+    if not any(map(any, (bar.values() for bar in longest.values()))):
+        return []
+    parts = hues([name for bar in longest.values() for name in bar]) if colours is None else colours
+    series = (
+        BarSeries(
+            name=name,
+            values=tuple(bar.get(name) for bar in longest.values()),
+            origin=origin,
+            hue=hue,
+        )
+        for name, hue in parts.items()
+        if any(bar.get(name) for bar in longest.values())
+    )
+    return [
+        BarChart(
+            id=id,
+            title=title,
+            caption=caption,
+            value_label=label,
+            categories=tuple(longest),
+            series=tuple(series),
+            stacked=True,
+        )
+    ]
+
+
 def hues(names: Sequence[str]) -> dict[str, int]:
     """Return a colour for each distinct name, in order of appearance."""
     return {name: index for index, name in enumerate(dict.fromkeys(names))}

@@ -83,16 +83,20 @@ def charts(collected: Collected) -> list[Chart]:
             )
         )
     for table in collected.tables_of(TableKind.SEARCHES):
-        by_search: dict[str, list[list[float]]] = {}
-        for row in table.value.rows:
-            layers = [float(mean) for mean in row["mean_alpha_by_layer"].split()]
-            by_search.setdefault(row["search"], []).append(layers)
-        means = {
-            name: [fmean(layer) for layer in zip(*seeds, strict=True)]
-            for name, seeds in by_search.items()
-        }
-        made.append(_means_chart("alpha", means, table.name))
+        made.append(_means_chart("alpha", mean_alphas(table.value.rows), table.name))
     return made
+
+
+def mean_alphas(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Return the mean alpha of each layer, over the seeds of each search of a table."""
+    by_search: dict[str, list[list[float]]] = {}
+    for row in rows:
+        layers = [float(mean) for mean in row["mean_alpha_by_layer"].split()]
+        by_search.setdefault(row["search"], []).append(layers)
+    return {
+        name: [fmean(layer) for layer in zip(*seeds, strict=True)]
+        for name, seeds in by_search.items()
+    }
 
 
 def search_charts(log: Sequence[Mapping[str, Any]]) -> list[Chart]:

@@ -12,31 +12,21 @@ Line = tuple[str, Origin, list[tuple[int, float]]]
 
 
 def charts(collected: Collected) -> list[XYChart]:
-    seconds, megabytes = list(_seconds(collected)), list(_megabytes(collected))
+    seconds = (
+        "Modelled seconds add up exchanges, bytes and computing for a network; measured ones are "
+        "the wall clock between processes."
+    )
+    counted = "Counted by SPU at the party that holds the images, for one image."
+    made = (
+        ("layer-seconds", "Latency of each layer", seconds, "seconds", _seconds),
+        ("layer-bytes", "Bytes of each layer", counted, "MB sent", _megabytes),
+    )
     shapes = _shapes(collected)
-    found = []
-    if seconds:
-        found.append(
-            _chart(
-                "layer-seconds",
-                "Latency of each layer",
-                "Modelled seconds add up exchanges, bytes and computing for a network; measured "
-                f"ones are the wall clock between processes.{shapes}",
-                "seconds",
-                seconds,
-            )
-        )
-    if megabytes:
-        found.append(
-            _chart(
-                "layer-bytes",
-                "Bytes of each layer",
-                f"Counted by SPU at the party that holds the images, for one image.{shapes}",
-                "MB sent",
-                megabytes,
-            )
-        )
-    return found
+    return [
+        _chart(id, title, caption + shapes, label, lines)
+        for id, title, caption, label, lines_of in made
+        if (lines := list(lines_of(collected)))
+    ]
 
 
 def _chart(id: str, title: str, caption: str, label: str, lines: list[Line]) -> XYChart:

@@ -1,14 +1,22 @@
 """Where the cost lies, by operation: of private runs, and of a block and of softmax by parts."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from mpcvit.artifacts.record import OperationCost, RunRecord
-from mpcvit.report.charts.chart import BarChart, BarSeries, Origin, number, slug
+from mpcvit.report.charts.chart import (
+    BarChart,
+    BarSeries,
+    Origin,
+    hues,
+    number,
+    slug,
+    stacked_chart,
+)
 from mpcvit.report.charts.layers import named_records
 from mpcvit.report.collect import Collected, TableKind
 
-_MOST = 7  # operations with a colour of their own
+_MOST, _REST = 7, "others"  # operations with a colour of their own, and all else
 
 _MEASURES: tuple[tuple[str, str, str, Callable[[OperationCost], float]], ...] = (
     ("exchanges", "Exchanges by operation", "exchanges", lambda one: one.exchanges),
@@ -33,28 +41,23 @@ def _of_records(collected: Collected) -> list[BarChart]:
         }
         for id, _, _, measure in _MEASURES
     }
-    largest = _largest(totals_of.values())
+    largest = hues(_largest(totals_of.values()))
     for id, title, label, _ in _MEASURES:
-        timed, shared, totals = id == "seconds", id == "exchanges", totals_of[id]
-        totals = dict(sorted(totals.items(), key=lambda one: -sum(one[1].values())))
-        if not any(sum(total.values()) for total in totals.values()):
-            continue
-        caption = "For the images that run at a time" if shared else "For one image"
+        caption = "For the images that run at a time" if id == "exchanges" else "For one image"
         caption += ", as SPU counted it at the party that holds the images."
-        if timed:
+        if id == "seconds":
             caption += " By the wall clock, with waiting for the peer."
-        found.append(
-            BarChart(
-                id=f"operation-{id}",
-                title=title,
-                caption=caption,
-                value_label=label,
-                categories=tuple(totals),
-                series=_stack(list(totals.values()), largest, "measured" if timed else "counted"),
-                stacked=True,
-            )
-        )
+        bars = {name: _with_rest(total, largest) for name, total in totals_of[id].items()}
+        origin: Origin = "measured" if id == "seconds" else "counted"
+        colours = {**largest, _REST: -1}
+        found += stacked_chart(f"operation-{id}", title, caption, label, bars, origin, colours)
     return found
+
+
+def _with_rest(total: Mapping[str, float], largest: Mapping[str, int]) -> dict[str, float]:
+    """Return the most expensive operations each by itself, and the others together."""
+    kept = {name: value for name, value in total.items() if name in largest}
+    return {**kept, _REST: sum(total[name] for name in total.keys() - kept.keys())}
 
 
 def _by_operation(
@@ -79,27 +82,6 @@ def _largest(measured: Iterable[Mapping[str, Mapping[str, float]]]) -> list[str]
         for name, value in own.items():
             shares[name] = max(shares.get(name, 0.0), value / whole)
     return sorted(shares, key=lambda name: -shares[name])[:_MOST]
-
-
-def _stack(
-    totals: Sequence[Mapping[str, float]], largest: Sequence[str], origin: Origin
-) -> tuple[BarSeries, ...]:
-    """Stack the most expensive operations each by itself, and the others together."""
-    stacked = [
-        BarSeries(
-            name=name,
-            values=tuple(total.get(name, 0.0) for total in totals),
-            origin=origin,
-            hue=place,
-        )
-        for place, name in enumerate(largest)
-    ]
-    rest = tuple(
-        sum(value for name, value in total.items() if name not in largest) for total in totals
-    )
-    if any(rest):
-        stacked.append(BarSeries(name="others", values=rest, origin=origin, hue=-1))
-    return tuple(stacked)
 
 
 def _of_tables(collected: Collected) -> list[BarChart]:

@@ -1,7 +1,8 @@
 """Fills tables and excerpts of the documentation from the files that hold their numbers.
 
 A comment in a page declares a table: the source of its rows, and a template for each column.
-`mpcvit report --docs` writes the rows between this comment and the next:
+`python tools/fill_docs.py` writes the rows between this comment and the next, and draws the
+figures of the documentation again:
 
     <!-- table: secure/attention | kind: {attention} | seconds: {measured_s:.2f} -->
     <!-- end -->
@@ -23,12 +24,13 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from docs_rows import SOURCES, Row, Values, beside, read_rows
+from draw_method import write_method
+
 from mpcvit.errors import UserError
 from mpcvit.report.charts.lowering import charts as lowering_charts
 from mpcvit.report.collect import collect
-from mpcvit.report.docs_rows import SOURCES, Row, Values, beside, read_rows
 from mpcvit.report.figures import write_figures
-from mpcvit.report.method import write_method
 from mpcvit.report.page import draw_table
 from mpcvit.storage import replacing
 
@@ -69,7 +71,7 @@ def write_tables(root: Path) -> list[Path]:
     return changed
 
 
-def write_figures_of_docs(root: Path) -> list[Path]:
+def draw_figures(root: Path) -> list[Path]:
     """Draw the figures of the documentation and of result files, and return their files."""
     folder = root / "docs" / "figures"
     tables = (png.with_suffix(".csv") for png in sorted((root / "results").rglob("*.png")))
@@ -122,3 +124,16 @@ def _rows_of(source: str, root: Path) -> Iterable[Row]:
         if all(str(row.get(field, "")) in value.split(",") for field, value in options.items())
     ]
     return beside(chosen, per=per, by=by) if per else chosen
+
+
+def main() -> None:
+    root = Path()
+    try:
+        for path in (*write_tables(root), *draw_figures(root)):
+            print(f"wrote {path}")
+    except UserError as error:
+        raise SystemExit(f"fill_docs: {error}") from error
+
+
+if __name__ == "__main__":
+    main()
