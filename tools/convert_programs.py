@@ -78,7 +78,7 @@ def _shapes(path: Path, old: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         tensors, _ = read_tensors(weights)
         return {name: tensor.shape for name, tensor in tensors.items()}
     model = codec.decode(ModelConfig, old["model"], str(path))
-    architecture = Architecture.from_document(old["architecture"], str(path))
+    architecture = Architecture.decoded(old["architecture"], str(path))
     parameters = jax.eval_shape(lambda: init_parameters(model, architecture, seed=0))
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), parameters)
     return shapes_of(fold(model, architecture, zeros))

@@ -200,7 +200,7 @@ class Architecture:
     def to_json(self) -> str:
         layers = [
             {
-                "attention": _encode_heads(layer.heads),
+                "attention": [_encode(head) for head in layer.heads],
                 "mlp": _encode(layer.mlp),
                 **{name: own for name, own in encode(layer.form).items() if own is not None},
             }
@@ -210,16 +210,12 @@ class Architecture:
         norm = "" if self.norm is None else f',\n  "norm": "{self.norm.value}"'
         return f'{{\n  "format": "{FORMAT}",\n  "layers": [\n    {lines}\n  ]{norm}\n}}\n'
 
-    @classmethod
-    def from_json(cls, text: str, origin: str = "architecture") -> "Architecture":
-        return cls.from_document(read_json(text, origin), origin)
-
     def save(self, path: Path) -> None:
         write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> "Architecture":
-        return cls.from_json(read_text(path, "architecture"), str(path))
+        return cls.decoded(read_json(read_text(path, "architecture"), str(path)), str(path))
 
     def encoded(self) -> Any:
         """Return the document of an architecture file."""
@@ -227,34 +223,29 @@ class Architecture:
 
     @classmethod
     def decoded(cls, document: Any, where: str) -> "Architecture":
-        """Decode a document that stands inside of another."""
-        return cls.from_document(document, where)
-
-    @classmethod
-    def from_document(cls, document: Any, origin: str) -> "Architecture":
-        """Decode parsed JSON; `origin` names it in what is refused."""
+        """Decode the document of an architecture file; `where` names it in what is refused."""
         found = document.get("format") if isinstance(document, dict) else None
         if found != FORMAT:
             raise UserError(
-                f"{origin} is not an architecture file: its format is {found!r}, not {FORMAT!r}"
+                f"{where} is not an architecture file: its format is {found!r}, not {FORMAT!r}"
             )
         layers = document.get("layers")
         if not isinstance(layers, list) or not layers:
-            raise UserError(f"{origin}: 'layers' must be a list with one object per layer")
+            raise UserError(f"{where}: 'layers' must be a list with one object per layer")
         decoded = []
         for index, layer in enumerate(layers):
-            where = f"{origin}: layers[{index}]"
+            place = f"{where}: layers[{index}]"
             if not isinstance(layer, dict) or not {"attention", "mlp"} <= set(layer):
-                raise UserError(f"{where} must be an object with 'attention' and 'mlp'")
+                raise UserError(f"{place} must be an object with 'attention' and 'mlp'")
             rest = {name: own for name, own in layer.items() if name not in ("attention", "mlp")}
             decoded.append(
                 LayerArchitecture(
-                    heads=_decode_heads(layer["attention"], f"{where}.attention"),
-                    mlp=_decode_choice(_FORMS, layer["mlp"], f"{where}.mlp"),
-                    form=decode(FormChoice, rest, where),
+                    heads=_decode_heads(layer["attention"], f"{place}.attention"),
+                    mlp=_decode_choice(_FORMS, layer["mlp"], f"{place}.mlp"),
+                    form=decode(FormChoice, rest, place),
                 )
             )
-        norm = decode(NormForm, document["norm"], f"{origin}: norm") if "norm" in document else None
+        norm = decode(NormForm, document["norm"], f"{where}: norm") if "norm" in document else None
         return cls(layers=tuple(decoded), norm=norm)
 
 
@@ -294,10 +285,6 @@ def _encode(choice: HeadChoice | MlpChoice) -> Any:
         else:
             runs += [name.value, 1]
     return runs
-
-
-def _encode_heads(heads: tuple[HeadChoice, ...]) -> list[Any]:
-    return [_encode(head) for head in heads]
 
 
 def _decode_heads(value: Any, where: str) -> tuple[HeadChoice, ...]:

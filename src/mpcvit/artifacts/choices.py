@@ -1,6 +1,5 @@
 """Choices: what a search may choose in each layer, and how a layer mixes them meanwhile."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -154,7 +153,3 @@ class Mixture:
     def require_depth(self, depth: int) -> None:
         if len(self.layers) != depth:
             raise UserError(f"the mixture has {len(self.layers)} layers, but the model has {depth}")
-
-    def validate(self, *, heads: int, tokens: Sequence[int]) -> None:
-        """Refuse a mixture that was made for another depth; it fits any other shape."""
-        self.require_depth(len(tokens))

@@ -90,7 +90,8 @@ def validate(model: ModelConfig, architecture: Architecture | Mixture) -> None:
     for index, (before, count) in enumerate(zip((model.tokens, *counts), counts, strict=False)):
         if reason := model.refuse_merge(before, count):
             raise UserError(f"layer {index} of the architecture {reason}")
-    architecture.validate(heads=model.heads, tokens=counts)
+    if isinstance(architecture, Architecture):  # a mixture fits any other shape
+        architecture.validate(heads=model.heads, tokens=counts)
 
 
 def require_plain(model: ModelConfig, architecture: Architecture | Mixture, who: str) -> None:

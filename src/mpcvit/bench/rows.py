@@ -31,15 +31,12 @@ def network_of(profile: Profile) -> NetworkLink:
 def row_context(model: ModelConfig | None, profile: Profile) -> Row:
     """Return the columns for shape, profile, network and machine."""
     here, network = Environment.current(), network_of(profile)
-    shape = (
-        ""
-        if model is None
-        else (
-            f"{model.depth} layers, {model.heads} heads, width {model.width}, {model.tokens} tokens"
-        )
-    )
+    shape = {}
+    if model is not None:
+        layers, width = f"{model.depth} layers, {model.heads} heads", f"width {model.width}"
+        shape["shape"] = f"{layers}, {width}, {model.tokens} tokens"
     return {
-        **({"shape": shape} if shape else {}),
+        **shape,
         "protocol": profile.protocol.name,
         "ring_bits": profile.ring_bits,
         "fraction_bits": profile.fraction_bits,

@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -27,10 +26,11 @@ from mpcvit.data.images import fit_image
 from mpcvit.data.sources import Example, Source, SplitName, find_source
 from mpcvit.errors import UserError
 from mpcvit.progress import Progress, quiet
-from mpcvit.storage import CACHE_VARIABLE, cache_folder, require_room, write_text
+from mpcvit.storage import CACHE_VARIABLE, cache_folder, require_room
 
 _FORMAT = "mpcvit-images/1"
 _IMAGES_AT_ONCE = 256
+_ADVICE = f"set {CACHE_VARIABLE} to keep decoded images elsewhere"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,13 +256,17 @@ def cached(
     if (entry := _open(folder)) is not None:
         return entry
     new = decode()
-    with _naming_the_variable(root):
+    try:
         require_room(root, int(np.prod(new.shape)))
+    except UserError as error:
+        raise UserError(f"{error}; {_ADVICE}") from error
     temporary = root / f".{key}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
         _write(temporary, new, progress)
-        with _naming_the_variable(root):
-            _move_into_place(temporary, folder)
+        _move_into_place(temporary, folder)
+    except OSError as error:  # pictures that cannot be read are a UserError
+        reason = error.strerror or error
+        raise UserError(f"cannot write into {root}: {reason}; {_ADVICE}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     entry = _open(folder)
@@ -292,38 +296,31 @@ def _write(folder: Path, new: ImageSource, progress: Callable[[int, int], None])
     count = new.shape[0]
     labels: list[int] = []
     hasher = hashlib.sha256()
-    with _naming_the_variable(folder.parent):
-        folder.mkdir()
-        # not a memory map: on a full disk that ends in a bus error instead of an exception
-        file = (folder / "images.npy").open("wb")
-    with file:
+    folder.mkdir()
+    # not a memory map: on a full disk that ends in a bus error instead of an exception
+    with (folder / "images.npy").open("wb") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": new.shape}
-        with _naming_the_variable(folder.parent):
-            np.lib.format.write_array_header_1_0(file, header)
+        np.lib.format.write_array_header_1_0(file, header)
         for chunk in _chunks(new.examples):
             pixels = np.stack([image for image, _ in chunk]).tobytes()
             labels += [label for _, label in chunk]
             hasher.update(pixels)
-            with _naming_the_variable(folder.parent):
-                file.write(pixels)
+            file.write(pixels)
             progress(len(labels), count)
-        with _naming_the_variable(folder.parent):
-            file.flush()
-            os.fsync(file.fileno())
+        file.flush()
+        os.fsync(file.fileno())
     if len(labels) != count:
         raise UserError(f"{count} images were announced, but {len(labels)} came")
     array = np.array(labels, np.int32)
     hasher.update(array.tobytes())
-    with _naming_the_variable(folder.parent):
-        np.save(folder / "labels.npy", array, allow_pickle=False)
+    np.save(folder / "labels.npy", array, allow_pickle=False)
     meta = {
         "format": _FORMAT,
         "shape": new.shape,
         "classes": new.classes,
         "fingerprint": hasher.hexdigest(),
     }
-    with _naming_the_variable(folder.parent):
-        write_text(folder / "meta.json", json.dumps(meta, indent=2) + "\n")
+    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n", "utf-8")
 
 
 def _chunks(
@@ -342,14 +339,3 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
             return
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
-
-
-@contextmanager
-def _naming_the_variable(root: Path) -> Iterator[None]:
-    advice = f"set {CACHE_VARIABLE} to keep decoded images elsewhere"
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{error}; {advice}") from error
-    except OSError as error:
-        raise UserError(f"cannot write into {root}: {error.strerror or error}; {advice}") from error

@@ -19,12 +19,12 @@ from mpcvit.experiments.store import Status
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.pipeline.measure import (
     COMPARING,
-    Display,
     Measurement,
     digest_of,
     judge,
     measure_once,
 )
+from mpcvit.report.live import WholeProgress
 from mpcvit.report.story import SECONDS
 from mpcvit.secure.run import run, with_engine_of
 from mpcvit.storage import require_room
@@ -57,7 +57,7 @@ class Shown:
 
 
 def show(
-    showcase: Showcase, source: Path, out: Path, samples: Sequence[Sample], display: Display
+    showcase: Showcase, source: Path, out: Path, samples: Sequence[Sample], display: WholeProgress
 ) -> list[Shown]:
     """Run every column over the images, one by one, unless that is stored.
 
@@ -84,7 +84,11 @@ def show(
 
 
 def _run(
-    column: Column, showcase: Showcase, folder: Path, samples: Sequence[Sample], display: Display
+    column: Column,
+    showcase: Showcase,
+    folder: Path,
+    samples: Sequence[Sample],
+    display: WholeProgress,
 ) -> Shown:
     network = next(one for one in showcase.networks if one.name == column.network)
     form = column.form

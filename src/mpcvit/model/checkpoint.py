@@ -99,7 +99,7 @@ class Checkpoint:
                 model=part("model", lambda document: decode(ModelConfig, document, "model")),
                 architecture=part(
                     "architecture",
-                    lambda document: Architecture.from_document(document, "architecture"),
+                    lambda document: Architecture.decoded(document, "architecture"),
                 ),
                 data=part("data", lambda document: decode(DataConfig, document, "data")),
                 classes=part("classes", lambda names: tuple(str(name) for name in names)),

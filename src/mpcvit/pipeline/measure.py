@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,16 +25,6 @@ from mpcvit.secure.run import RunResult, run
 from mpcvit.storage import read_json, write_text
 
 COMPARING = "comparing with plaintext"
-
-
-class Display(Protocol):
-    """A display of the steps of some work."""
-
-    def begin(self, name: str) -> None: ...
-
-    def end(self) -> None: ...
-
-    def count(self, what: str, done: int, total: int) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,9 +26,10 @@ from mpcvit.lowering import Guard
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.make_program import lower
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.pipeline.measure import Display, Measurement, digest_of, measure, measure_once
+from mpcvit.pipeline.measure import Measurement, digest_of, measure, measure_once
 from mpcvit.pipeline.plan import Plan
 from mpcvit.pipeline.prices import price_once
+from mpcvit.report.live import WholeProgress
 from mpcvit.report.networks import describe_heads
 
 CALIBRATION_IMAGES = 1024
@@ -63,7 +64,7 @@ class Pipeline:
 
     plan: Plan
     store: RunStore
-    display: Display
+    display: WholeProgress
     done: list[Step] = field(default_factory=list)
 
     @staticmethod

@@ -25,41 +25,31 @@ from mpcvit.train.log import read_log
 Thing = TypeVar("Thing")
 
 
-class TableKind(str, Enum):
-    """The tables that `mpcvit` writes, distinguished by their columns."""
+class TableKind(Enum):
+    """The tables that `mpcvit` writes: what each is called, and the columns that tell it apart."""
 
-    PIPELINE = "pipeline"
-    LOWERING = "plain against lowered"
-    SUMMARY = "summary of an experiment"
-    RUNS = "runs of an experiment"
-    EPOCHS = "epochs of an experiment"
-    SEARCHES = "searches of an experiment"
-    LAYERS = "layers"
-    NETWORKS = "networks"
-    PRECISION = "precision"
-    ATTENTION = "attention"
-    BREAKDOWN = "breakdown"
-    AGREEMENT = "agreement"
-    PREDICTIONS = "predictions"
-    SPEED = "speed"
+    PIPELINE = "pipeline", "network form top1 exchanges"
+    LOWERING = "plain against lowered", "network form batch exchanges"
+    SUMMARY = "summary of an experiment", "network top1_mean modelled_s"
+    RUNS = "runs of an experiment", "network seed top1 modelled_s"
+    EPOCHS = "epochs of an experiment", "network seed epoch train_loss"
+    SEARCHES = "searches of an experiment", "search mean_alpha_by_layer"
+    LAYERS = "layers", "network layer modelled_s sent_mb"
+    NETWORKS = "networks", "network exchanges modelled_s"
+    PRECISION = "precision", "attention variance relative_error"
+    ATTENTION = "attention", "attention exchanges modelled_s"
+    BREAKDOWN = "breakdown", "table part modelled_s"
+    AGREEMENT = "agreement", "model images agree"
+    PREDICTIONS = "predictions", "image truth"
+    SPEED = "speed", "what images_per_s"
 
+    @property
+    def title(self) -> str:
+        return self.value[0]
 
-_COLUMNS = {
-    TableKind.PIPELINE: ("network", "form", "top1", "exchanges"),
-    TableKind.LOWERING: ("network", "form", "batch", "exchanges"),
-    TableKind.SUMMARY: ("network", "top1_mean", "modelled_s"),
-    TableKind.RUNS: ("network", "seed", "top1", "modelled_s"),
-    TableKind.EPOCHS: ("network", "seed", "epoch", "train_loss"),
-    TableKind.SEARCHES: ("search", "mean_alpha_by_layer"),
-    TableKind.LAYERS: ("network", "layer", "modelled_s", "sent_mb"),
-    TableKind.NETWORKS: ("network", "exchanges", "modelled_s"),
-    TableKind.PRECISION: ("attention", "variance", "relative_error"),
-    TableKind.ATTENTION: ("attention", "exchanges", "modelled_s"),
-    TableKind.BREAKDOWN: ("table", "part", "modelled_s"),
-    TableKind.AGREEMENT: ("model", "images", "agree"),
-    TableKind.PREDICTIONS: ("image", "truth"),
-    TableKind.SPEED: ("what", "images_per_s"),
-}
+    @property
+    def columns(self) -> list[str]:
+        return self.value[1].split()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +227,7 @@ def _holds(file: Path, text: str) -> bool:
 def _read_table(file: Path) -> Table | None:
     rows = tuple(read_rows(file))
     columns = set(rows[0]) if rows else set()
-    for kind, needed in _COLUMNS.items():
-        if columns.issuperset(needed):
+    for kind in TableKind:
+        if columns.issuperset(kind.columns):
             return Table(kind=kind, rows=rows)
     return None

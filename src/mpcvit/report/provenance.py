@@ -111,7 +111,7 @@ def _tables(collected: Collected) -> Iterator[Row]:
         }
         yield {
             "what": table.name,
-            "kind": table.value.kind.value,
+            "kind": table.value.kind.title,
             "file": str(table.path),
             **{column: text for column, text in stated.items() if text},
         }

@@ -64,7 +64,7 @@ def read_network(model: "AnyModel") -> tuple[ModelConfig, Architecture, bool] | 
                 held = file.metadata() or {}
             document = {name: json.loads(held[name]) for name in ("model", "architecture")}
         shape = decode(ModelConfig, document["model"], "model")
-        architecture = Architecture.from_document(document["architecture"], "architecture")
+        architecture = Architecture.decoded(document["architecture"], "architecture")
     except (UserError, SafetensorError, OSError, ValueError, KeyError, TypeError):
         return None
     return shape, architecture, path.is_dir()

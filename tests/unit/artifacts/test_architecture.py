@@ -43,7 +43,7 @@ architectures = st.lists(
 
 @given(architectures)
 def test_json_round_trip(architecture):
-    assert Architecture.from_json(architecture.to_json()) == architecture
+    assert Architecture.decoded(architecture.encoded(), "here") == architecture
 
 
 @given(architectures)
@@ -137,9 +137,10 @@ def document(layer):
         (document({"attention": [[["x"], 1]], "mlp": "linear"}), "unknown"),
     ],
 )
-def test_refuses_bad_files(text, message):
+def test_refuses_bad_files(tmp_path, text, message):
+    (tmp_path / "arch.json").write_text(text)
     with pytest.raises(UserError, match=message):
-        Architecture.from_json(text, "arch.json")
+        Architecture.load(tmp_path / "arch.json")
 
 
 def test_missing_file(tmp_path):

@@ -157,6 +157,6 @@ def test_a_made_up_kind_lowers(made_up):
 
 def test_a_made_up_kind_is_priced_and_drawn(made_up):
     architecture = Architecture.uniform(made_up, depth=2, heads=3)
-    assert Architecture.from_json(architecture.to_json()) == architecture
+    assert Architecture.decoded(architecture.encoded(), "here") == architecture
     assert "Z = made_up" in architecture.picture()
     assert estimate(small_config()).price(architecture).exchanges > 0

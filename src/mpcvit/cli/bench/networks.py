@@ -25,7 +25,7 @@ from mpcvit.cli.bench.tables import (
     load_profiles,
 )
 from mpcvit.cli.options import AnyModelFile, AsJson, ConfigFile, DataFolder
-from mpcvit.cli.run import ProfileName
+from mpcvit.cli.run import BatchSize, ProfileName
 from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.kinds.table import KINDS, parse_kinds
@@ -168,7 +168,7 @@ def agreement(
     data: DataFolder = None,
     profile: ProfileName = PAPER_PROFILE,
     images: Annotated[int, typer.Option(min=1, help="Test images to classify.")] = 64,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 16,
+    batch_size: BatchSize = 16,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Threads of one process, without a network.")
     ] = False,

@@ -20,7 +20,7 @@ from mpcvit.cli.bench.tables import (
     shipped_references,
 )
 from mpcvit.cli.options import AsJson, ConfigFile, Overrides, parse_whole_numbers
-from mpcvit.cli.run import ProfileName
+from mpcvit.cli.run import BatchSize, ProfileName
 from mpcvit.cli.running import require_training_packages
 from mpcvit.cores import split_cpu
 
@@ -54,7 +54,7 @@ def forecast(
     overrides: Overrides = None,
     only: Networks = "softmax",
     forms: Forms = "lowered,plain",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 1,
+    batch_size: BatchSize = 1,
     profile: ProfileName = DEALER_PROFILE,
     out: Out = None,
     as_json: AsJson = False,
