@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @app.command()
 def demo(
     images: Annotated[
-        int, typer.Option(min=1, help="How many of the sample images; they run one by one.")
+        int, typer.Option(min=1, help="Number of sample images; they run one by one.")
     ] = 4,
     models: Annotated[
         Path | None,

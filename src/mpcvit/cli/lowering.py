@@ -47,8 +47,8 @@ def lower(
     guard: Annotated[
         Guard,
         typer.Option(
-            help="Whether private runs refuse to answer where a value left its interval; auto: "
-            "where that costs at most 3 % of the seconds on a WAN.",
+            help="Whether private runs refuse an answer if a value left its interval. auto: if it "
+            "costs at most 3 % of the seconds on a WAN.",
         ),
     ] = Guard.AUTO,
     batch_size: Annotated[
@@ -58,11 +58,11 @@ def lower(
 ) -> None:
     """Turn a checkpoint into a program that computes the same in far fewer exchanges.
 
-    Linear steps are folded into weights, and expensive functions replaced by
-    polynomials over intervals that photos or training images stay within, with
-    wider margins if they are few. These intervals become known to the other
-    party; the weights do not. For a profile with a dealer the program also
-    carries the script of what it will ask of it, so that nobody has to rehearse it.
+    Linear steps are folded into weights. Polynomials replace expensive functions,
+    each over an interval that photos or training images stay within. Few images
+    give wider intervals. The other party will know the intervals, but not the
+    weights. For a profile with a dealer, the program also carries the script of
+    its requests, so that nobody has to rehearse them.
 
     Example: mpcvit lower model.safetensors --calibrate photos --out program
     """
@@ -112,7 +112,7 @@ def explain(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show the engine of a program, and for each approximation its site, interval and error.
+    """Show the engine of a program, and the site, interval and error of each approximation.
 
     Example: mpcvit explain program
     """

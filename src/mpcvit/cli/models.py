@@ -29,17 +29,18 @@ def evaluate(
     data: DataFolder = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 256,
     fixed_point: Annotated[
-        bool, typer.Option("--fixed-point", help="Round as a program's engine does; slower.")
+        bool,
+        typer.Option("--fixed-point", help="Round as the program's engine does, which is slower."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure a model's accuracy on the test split of a data set.
 
-    The data set is the one that the model was trained on; give its folder
+    The data set is the one that the model was trained on. Give its folder
     with --data, unless it is embedded. Its classes are matched with the model's by
-    name, and the output says so. Of a lowered program the plaintext
-    emulation is measured: the very formulas that the private run computes,
-    and how often images leave the intervals that they are made for.
+    name, and the output says so. A lowered program is emulated: in plaintext, by
+    the formulas of a private run. The output then counts values outside of their
+    intervals.
 
     Example: mpcvit evaluate runs/digits/model.safetensors
     """
@@ -160,11 +161,11 @@ def import_(
     out: Annotated[Path, typer.Option("--out", help="Checkpoint to write (.safetensors).")],
     heads: Annotated[
         int | None,
-        typer.Option(min=1, help="Heads per layer, where the file does not tell."),
+        typer.Option(min=1, help="Heads per layer, if the file does not tell."),
     ] = None,
     class_names: Annotated[
         Path | None,
-        typer.Option(help="Text file with one class name per line, where the file has none."),
+        typer.Option(help="Text file with one class name per line, if the weights come without."),
     ] = None,
     mean: Annotated[
         str | None,
@@ -179,7 +180,7 @@ def import_(
     ] = True,
     image_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Another image size; positions are interpolated to it."),
+        typer.Option(min=1, help="Image size of the checkpoint; positions are interpolated to it."),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Replace the file that --out names.")

@@ -32,11 +32,15 @@ AnyModelFile = Annotated[
 ]
 DataFolder = Annotated[
     Path | None,
-    typer.Option("--data", help="Folder of the data set; overrides data.path."),
+    typer.Option("--data", help="Folder of the data set, in place of data.path."),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in train.epochs=1."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Key of the configuration to override, as in train.epochs=1.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

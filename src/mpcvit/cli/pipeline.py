@@ -60,28 +60,29 @@ def pipeline(
     ] = None,
     baselines: Annotated[
         str | None,
-        typer.Option(help="Also train these of the paper's baselines, as relu_softmax,scaling."),
+        typer.Option(help="Baselines of the paper to train too, such as relu_softmax,scaling."),
     ] = None,
     profile: Annotated[
         str | None,
         typer.Option(
             "--profile",
             metavar="PROFILE",
-            help=f"Profile to measure with; {_MEASURING}, or with --from {_SERVING}.",
+            help=f"Profile to measure with; {_MEASURING}, or {_SERVING} with --from.",
             autocompletion=complete.profile,
         ),
     ] = None,
     images: Annotated[
         int | None,
-        typer.Option(min=1, help="Test images to classify privately; 1, or with --from 3."),
+        typer.Option(min=1, help="Test images to classify privately; 1, or 3 with --from."),
     ] = None,
     simulate: Annotated[
         bool,
-        typer.Option("--simulate", help="Measure in threads: same counts, no measured seconds."),
+        typer.Option("--simulate", help="Measure in threads: same counts, no seconds."),
     ] = False,
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     out: Annotated[
-        Path | None, typer.Option("--out", help="Report; runs/NAME/report.html unless given.")
+        Path | None,
+        typer.Option("--out", help="Report to write (HTML); runs/NAME/report.html unless given."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -45,8 +45,8 @@ RevealOption = Annotated[
     Reveal,
     typer.Option(
         "--reveal",
-        help="What the owner of the images is given: the likeliest class, the set of the five "
-        "likeliest, rounded logits with the class, or logits. All but logits are made of secrets.",
+        help="What the data owner learns: the likeliest class, the set of the five likeliest, "
+        "rounded logits with the class, or logits. All but logits are computed in the protocol.",
     ),
 ]
 IgnoreMemory = Annotated[
@@ -69,8 +69,8 @@ def run(
         bool,
         typer.Option(
             "--simulate",
-            help="Threads of one process in place of processes: quick to start, same counts, "
-            "neither private nor with a network.",
+            help="Run all parties as threads of one process: quick to start, same counts, no "
+            "privacy, no network.",
         ),
     ] = False,
     check_range: Annotated[
@@ -100,9 +100,9 @@ def run(
     """Classify images privately, with every party a process on this machine.
 
     The process that holds the model sees no image, and the one that holds the
-    images sees no weight; shapes and architecture are known to both. Only the
-    owner of the images learns the result. The line `trusted` of the output
-    says who must be trusted under the profile.
+    images sees no weight. Shapes and architecture are known to both. Only the
+    data owner learns the result. The line `trusted` of the output says who
+    must be trusted under the profile.
 
     Example: mpcvit run runs/digits/model.safetensors photo.png --profile cheetah
     """

@@ -30,7 +30,7 @@ Out = Annotated[
     ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from the run folder's last saved state.")
+    bool, typer.Option("--resume", help="Go on from the last saved state in the run folder.")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start again, replacing an earlier run.")]
 

@@ -110,11 +110,11 @@ def derive(
         typer.Option("--latency-budget", help="Seconds for the whole network, such as 12s."),
     ] = None,
     per_layer: Annotated[
-        bool, typer.Option("--per-layer", help="The same ratio in every layer (a baseline).")
+        bool, typer.Option("--per-layer", help="Keep the same ratio in every layer (a baseline).")
     ] = False,
     gelu_threshold: Annotated[
         float | None,
-        typer.Option(help="Tokens with a beta up to this drop GeLU; 0.75 where it was searched."),
+        typer.Option(help="Largest beta of tokens that drop GeLU; 0.75 if GeLU was searched."),
     ] = None,
     mlp_form: Annotated[
         MlpForm, typer.Option(help="What tokens without GeLU compute.")
@@ -123,8 +123,8 @@ def derive(
         int,
         typer.Option(
             min=0,
-            help="How many layer norms stay at least where the whole residual passes, "
-            "if norms were searched. Without any, values of some images run away.",
+            help="Least number of layer norms where the whole residual passes, if norms were "
+            "searched. Without any, values of some images run away.",
         ),
     ] = 1,
     latency: LatencyFile = None,

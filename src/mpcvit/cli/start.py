@@ -22,7 +22,7 @@ From = Annotated[
     Path | None,
     typer.Option(
         "--from",
-        help="Start with the weights of a checkpoint, or of a timm or Hugging Face folder.",
+        help="Checkpoint, or timm or Hugging Face folder, whose weights to start with.",
         autocompletion=complete.checkpoint,
     ),
 ]

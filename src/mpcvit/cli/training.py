@@ -27,7 +27,9 @@ def train(
     out: Out = None,
     arch: Annotated[
         Path | None,
-        typer.Option("--arch", help="Architecture (JSON); model.attention everywhere otherwise."),
+        typer.Option(
+            "--arch", help="Architecture (JSON); model.attention in every head unless given."
+        ),
     ] = None,
     start: From = None,
     resume: Resume = False,
@@ -37,8 +39,8 @@ def train(
     """Train a model from scratch, or from the weights of another (--from).
 
     Writes model.safetensors, log.jsonl, curves.png and TensorBoard files into
-    the run folder. Ctrl-C saves and stops; --resume goes on to the very same
-    parameters as an uninterrupted run.
+    the run folder. Ctrl-C saves and stops. --resume goes on, and ends in the
+    very same parameters as an uninterrupted run.
 
     Example: mpcvit train digits --set train.epochs=5
     """
@@ -73,7 +75,7 @@ def retrain(
     """Train an architecture from scratch with a teacher (distillation).
 
     The loss adds up labels, the teacher's logits and its last tokens, by the
-    weights of the distill section; a weight of 0 switches a term off.
+    weights of the distill section. A weight of 0 switches a term off.
 
     Example: mpcvit retrain digits --arch arch.json --teacher
     runs/digits/model.safetensors --out runs/retrained

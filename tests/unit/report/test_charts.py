@@ -22,6 +22,7 @@ from mpcvit.report.charts import (
     times,
     trade_off,
 )
+from mpcvit.report.charts.chart import hues, stacked_chart
 from mpcvit.report.charts.trade_off import TradeOff
 from mpcvit.report.collect import (
     Collected,
@@ -172,13 +173,16 @@ def test_few_operations_have_a_name_of_their_own():
     few = {f"operation {place}": place for place in range(12)}
     largest = operations._largest([{"net": many}, {"net": few}])
     assert {"operation 0", "operation 11"} < set(largest)  # each the largest of a measure
+    assert len(largest) == operations._MOST
+    colours = {**hues(largest), "others": -1}  # an operation has one colour, whatever is measured
     for total in (many, few):
-        stack = operations._stack([total], largest, "counted")
-        assert len(stack) == operations._MOST + 1
-        assert sum(series.values[0] for series in stack) == sum(total.values())
-        # an operation has one colour, whatever is measured
-        assert [series.name for series in stack] == [*largest, "others"]
-        assert [series.hue for series in stack] == [*range(len(largest)), -1]
+        bar = operations._with_rest(total, hues(largest))
+        (chart,) = stacked_chart("id", "title", "", "MB", {"net": bar}, "counted", colours)
+        assert sum(series.values[0] for series in chart.series) == sum(total.values())
+        assert {series.name: series.hue for series in chart.series} == {
+            name: hue for name, hue in colours.items() if bar[name]
+        }
+    assert stacked_chart("id", "title", "", "MB", {"net": {"none": 0.0}}, "counted") == []
 
 
 def test_runs_name_their_protocol_only_if_there_are_several(collected):

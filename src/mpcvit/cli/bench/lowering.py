@@ -43,7 +43,7 @@ def lowering(
     batch_sizes: Annotated[str, typer.Option(help="Images at a time, between commas.")] = "1",
     reveal: RevealOption = Reveal.LOGITS,
     stage: Annotated[
-        str | None, typer.Option(help="Look at one stage alone, such as 'block 0'.")
+        str | None, typer.Option(help="One stage to look at, such as 'block 0'.")
     ] = None,
     lowered_only: Annotated[
         bool, typer.Option("--lowered-only", help="Leave out the networks as written.")
@@ -52,12 +52,12 @@ def lowering(
     out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plain against lowered, in one run: exchanges, bytes and seconds of the same networks.
+    """Compare networks as written and lowered, in one run: exchanges, bytes and seconds.
 
-    Seconds are per image, and of a session of many, in which the masks of weights
-    are reused after a set-up; the table also tells what that takes, and from
-    which batch on it has paid. Weights are random; the approximations and their
-    intervals are those of a trained network.
+    Seconds are per image, in a session of many that reuses the masks of weights
+    after a set-up. The file also has the cost of the set-up, and from which batch
+    on it has paid. Weights are random. The approximations and their intervals are
+    those of a trained network.
 
     Example: mpcvit bench lowering --measure --out results/secure/lowering.csv
     """

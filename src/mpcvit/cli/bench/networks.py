@@ -37,13 +37,15 @@ def attention(
     profiles: Profiles = PAPER_PROFILE,
     kinds: Annotated[
         str | None,
-        typer.Option(help=f"Only these attention kinds, between commas, of {', '.join(KINDS)}."),
+        typer.Option(
+            help=f"Attention kinds, between commas; all unless given: {', '.join(KINDS)}."
+        ),
     ] = None,
     measure: Measure = False,
     out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cost of one attention layer, of each kind, under one profile or several in turns.
+    """Count or time one attention layer of each kind, under one profile or several in turns.
 
     Example: mpcvit bench attention --measure --out results/secure/attention.csv
     """
@@ -66,7 +68,7 @@ def network(
         str | None,
         typer.Option(
             "--networks",
-            help="Only these, between commas.",
+            help="Networks to measure, between commas; all unless given.",
             autocompletion=complete.networks_as_written,
         ),
     ] = None,
@@ -75,11 +77,11 @@ def network(
     out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cost of whole networks as they are written: every one that the paper times.
+    """Count or time whole networks as they are written: every one that the paper times.
 
-    Several profiles take turns, network by network. Weights are random, as the cost
-    does not depend on them. So is the choice of heads and tokens, unless `--arch`
-    gives searched ones.
+    Several profiles take turns, network by network. Weights are random, because the
+    cost does not depend on them. Heads and tokens are chosen at random too, unless
+    `--arch` gives searched ones.
 
     Example: mpcvit bench network --networks softmax,scaling --out results/secure/network.csv
     """
@@ -107,7 +109,7 @@ def layers(
     out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Seconds and bytes of every layer: softmax, ReLU softmax, and half of the heads mixed.
+    """Count the cost of every layer: softmax, ReLU softmax, and half of the heads mixed.
 
     Example: mpcvit bench layers --out results/secure/layers.csv
     """
@@ -122,13 +124,13 @@ def breakdown(
     config_file: ConfigFile = CIFAR,
     profiles: Profiles = "semi2k-wan,cheetah-wan",
     most_tokens: Annotated[
-        int, typer.Option(help="Leave out blocks of more tokens, which take long.")
+        int, typer.Option(help="Most tokens of a block; larger blocks take long.")
     ] = 257,
     measure: Measure = False,
     out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Where the seconds go: a block by heads and tokens, a network, softmax by its parts.
+    """Show where seconds go: a block by heads and tokens, a network, softmax by its parts.
 
     Cheetah's exchanges are no rounds, so its seconds are measured or absent.
 
@@ -147,7 +149,7 @@ def precision(
     out: TableOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Relative error of softmax and of ReLU softmax against their input's variance.
+    """Measure the relative error of softmax and ReLU softmax by their input's variance.
 
     Example: mpcvit bench precision --out results/secure/precision.csv
     """
@@ -175,9 +177,9 @@ def agreement(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """How often private and plaintext predictions agree on real test images.
+    """Count how often private and plaintext predictions agree on real test images.
 
-    Of a lowered program, plaintext is its emulation.
+    A lowered program is compared with its emulation.
 
     Example: mpcvit bench agreement runs/digits/model.safetensors --profile cheetah --simulate
     """

@@ -37,10 +37,12 @@ Networks = Annotated[
     ),
 ]
 Network = Annotated[
-    str, typer.Option(help="Network of the paper.", autocompletion=complete.network)
+    str, typer.Option(help="Name of a network of the paper.", autocompletion=complete.network)
 ]
-Forms = Annotated[str, typer.Option(help="lowered, plain, or both between commas.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Runs of each, in turns.")]
+Forms = Annotated[
+    str, typer.Option(help="Forms of the networks: lowered, plain, or both between commas.")
+]
+Rounds = Annotated[int, typer.Option(min=1, help="Number of runs of each kind, in turns.")]
 _SECONDS_AN_IMAGE = {
     "s an image": "{median_s:.3f}",
     "fastest": "{fastest_s:.3f}",
@@ -160,7 +162,7 @@ def tunnel(
     config_file: ConfigFile = Path("cifar10-tiny"),
     network: Network = "relu_softmax",
     images: Annotated[
-        int, typer.Option(min=2, help="Images of a run; the first one is not counted.")
+        int, typer.Option(min=2, help="Images of a run; the first one does not count.")
     ] = 4,
     rounds: Rounds = 3,
     out: Out = None,
@@ -205,10 +207,10 @@ def dealer(
 ) -> None:
     """Measure what a dealer adds to an inference, and how many inferences it can serve.
 
-    The network runs as it is written, and lowered. Runs with the dealer and with
-    the first party in its place take turns, so that both see the same machine;
-    rows of the latter carry a warning. Then dealers of one and more processes
-    are asked for its material alone.
+    The network runs as it is written, and lowered. The dealer and the first party
+    in its place take turns, so that both see the same machine. Rows of the first
+    party carry a warning. At the end, dealers of one and more processes are asked
+    for material alone.
 
     Example: mpcvit bench dealer --rounds 3 --out results/secure/dealer.csv
     """
@@ -244,16 +246,16 @@ def peers(
     configs: Configs = None,
     overrides: Overrides = None,
     only: Annotated[
-        str, typer.Option("--networks", help="Of softmax, relu_softmax, scaling, between commas.")
+        str, typer.Option("--networks", help="softmax, relu_softmax or scaling, between commas.")
     ] = "scaling",
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the same network on mpcvit, on plain SPU and on CrypTen, through the same emulated WAN.
 
-    Prints seconds, bytes and exchanges of one image, as ratios to SPU's too, and
+    Prints seconds, bytes and exchanges of one image, their ratios to SPU's, and
     whom one must trust. CrypTen's rows need PyTorch and CrypTen, which no
-    extra installs. Weights are random, and CrypTen's logits are compared with plaintext.
+    extra installs. Weights are random. CrypTen's logits are compared with plaintext.
 
     Example: mpcvit bench peers cifar10 deit-tiny --networks softmax --out peers.csv
     """

@@ -41,21 +41,25 @@ def experiment(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="Which one; see --list.", autocompletion=complete.experiment
+            metavar="NAME",
+            help="Name of an experiment; see --list.",
+            autocompletion=complete.experiment,
         ),
     ] = None,
     config_file: Annotated[
         Path | None,
         typer.Argument(
             metavar="CONFIG",
-            help="Scale of its networks, as TOML.",
+            help="Configuration with the scale of its networks.",
             autocompletion=complete.config,
         ),
     ] = None,
     data: DataFolder = None,
     overrides: Overrides = None,
-    seeds: Annotated[str, typer.Option(help="Seeds between commas.")] = "0",
-    rows: Annotated[str | None, typer.Option(help="Only these rows of it, between commas.")] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds of the trainings, between commas.")] = "0",
+    rows: Annotated[
+        str | None, typer.Option(help="Rows of the experiment, between commas; all unless given.")
+    ] = None,
     budgets: Annotated[
         str | None,
         typer.Option(
@@ -72,11 +76,12 @@ def experiment(
     ] = None,
     profile: ProfileName = "semi2k-wan",
     latency: Annotated[
-        Path | None, typer.Option("--latency", help="Latency file, in place of measured prices.")
+        Path | None,
+        typer.Option("--latency", help="Latency file to use instead of measured prices."),
     ] = None,
     only_finished: Annotated[
         bool,
-        typer.Option("--finished", help="Write rows of the runs that are there; train nothing."),
+        typer.Option("--finished", help="Write the rows of finished runs; train nothing."),
     ] = False,
     judge_by_test: Annotated[
         bool,
@@ -87,17 +92,16 @@ def experiment(
         ),
     ] = False,
     list_all: Annotated[
-        bool, typer.Option("--list", help="Show every experiment, and which rows there are.")
+        bool, typer.Option("--list", help="List all experiments, and the rows that there are.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one of the paper's tables or figures end to end.
 
-    Trains and searches whatever it stands on, one network after another, all
-    for the same number of epochs. What each choice of a network costs is
-    measured first, under the profile, and kept with the runs. Stop it at any
-    time: the same command goes on where it was. Experiments share runs, and
-    results are written after each.
+    Trains and searches all that it needs, one network after another, all for
+    the same number of epochs. The cost of each choice is measured first, under
+    the profile, and kept with the runs. Stop it at any time: the same command
+    goes on where it was. Experiments share runs. Results are written after each.
 
     Example: mpcvit experiment trade-off digits --seeds 0,1
     """

@@ -28,12 +28,12 @@ def estimate(
         Path,
         typer.Argument(
             metavar="MODEL",
-            help="Config (a name or a TOML file), checkpoint (.safetensors), or lowered program.",
+            help="Configuration (name or TOML), checkpoint (.safetensors), or lowered program.",
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Latency file of a config, as search reads it (JSON)."),
+        typer.Option("--out", help="Latency file to write for a configuration (JSON)."),
     ] = None,
     overrides: Overrides = None,
     round_trip_ms: Annotated[
@@ -48,8 +48,8 @@ def estimate(
     """Forecast seconds, bytes and memory of a private inference; runs nothing.
 
     Counts are those of SEMI2K with a dealer, for a network as it is written and
-    lowered. A config gives a row for every attention kind, and with --out a
-    latency file: exchanges and bytes per layer, kind and MLP form. The default
+    lowered. A configuration gives a row for every attention kind, and with --out
+    a latency file: exchanges and bytes per layer, kind and MLP form. The default
     network is the paper's WAN.
 
     Example: mpcvit estimate vit-base
@@ -124,7 +124,7 @@ def profile_latency(
         Path,
         typer.Argument(
             metavar="MODEL",
-            help="Checkpoint (.safetensors), config (TOML), or lowered program (folder).",
+            help="Checkpoint (.safetensors), configuration (TOML), or lowered program (folder).",
             autocompletion=complete.model,
         ),
     ],
@@ -141,7 +141,7 @@ def profile_latency(
         Path | None,
         typer.Option(
             metavar="PROGRAM",
-            help="Program whose approximations lowered choices take; shipped ones unless given.",
+            help="Program whose approximations price lowered choices; shipped ones unless given.",
         ),
     ] = None,
     overrides: Overrides = None,
@@ -149,11 +149,11 @@ def profile_latency(
 ) -> None:
     """Measure what every choice of a network costs: the latency file that search reads.
 
-    Each attention kind and MLP form is run under the profile's protocol and
-    counted, exchanges and bytes apart, so that shared rounds can be priced. Of a
-    lowered program, choices are priced as lowered networks with its approximations
-    make them: there all heads share their products, and ratios differ. Of a config whose
-    search.choices has norms, activations or tokens, all choices are priced as lowered.
+    Each attention kind and MLP form is run under the profile's protocol.
+    Exchanges and bytes are counted apart, so that shared exchanges can be priced.
+    For a lowered program, prices are those of lowered networks with its
+    approximations, in which heads share products. The same holds for a
+    configuration whose search.choices has norms, activations or tokens.
 
     Example: mpcvit profile digits --out latency.json
     """

@@ -39,9 +39,9 @@ def report(
 ) -> None:
     """Write one HTML page from any set of runs, records and tables.
 
-    The page shows accuracy against latency beside the paper's points, the kind
-    of each head, cost by layer and operation, plain against lowered, learning
-    curves, and the origin of every number. It is one file and needs no network.
+    The page shows accuracy against latency beside the paper's points, and what
+    each head became. It shows costs by layer and operation, plain and lowered,
+    learning curves, and the origin of every number. It is one file, without links.
 
     Example: mpcvit report runs/digits results/secure --out report.html --figures figures
     """
@@ -105,7 +105,7 @@ def compare(
     latency: LatencyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare trained networks: accuracy, seconds, and what remains of them.
+    """Compare trained networks: accuracy, seconds, and the heads and GeLU that remain.
 
     Seconds are modelled from each network's own shape, or from --latency. A
     star marks networks that no other beats in both accuracy and seconds.

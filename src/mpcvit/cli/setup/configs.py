@@ -17,7 +17,7 @@ def configs(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Print this one, rather than the list.",
+            help="Configuration to print, instead of the list.",
             autocompletion=complete.config,
         ),
     ] = None,
@@ -25,7 +25,7 @@ def configs(
 ) -> None:
     """List the configurations that come with the package, or print one to start from.
 
-    A command that takes CONFIG knows them by their names; a file of yours with
+    A command that takes CONFIG knows them by their names. A file of yours with
     the same name goes first.
 
     Example: mpcvit configs digits > my.toml

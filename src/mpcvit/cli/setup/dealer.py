@@ -25,7 +25,7 @@ app.add_typer(dealer, name="dealer")
 
 
 KeyFolder = Annotated[
-    Path, typer.Option("--keys", metavar="DIR", help="As `mpcvit dealer keys` makes it.")
+    Path, typer.Option("--keys", metavar="DIR", help="Key folder of `mpcvit dealer keys`.")
 ]
 Records = Annotated[
     Path | None,
@@ -38,13 +38,13 @@ Records = Annotated[
 
 @dealer.command()
 def keys(
-    out: Annotated[Path, typer.Option("--out", help="Folder to make.")] = Path("dealer"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for the keys.")] = Path("dealer"),
     as_json: AsJson = False,
 ) -> None:
     """Make the dealer's key pair.
 
-    Give public.pem to both parties, over a channel that you trust; private.pem
-    stays with the dealer, and its holder can read what the parties compute.
+    Give public.pem to both parties, over a channel that you trust. Keep
+    private.pem at the dealer: its holder can read what the parties compute.
 
     Example: mpcvit dealer keys --out dealer
     """
@@ -60,7 +60,7 @@ def keys(
 
 @dealer.command()
 def serve(
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where parties ask.")],
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address for the parties.")],
     key_folder: KeyFolder,
     tls: Annotated[
         Path,
@@ -70,18 +70,20 @@ def serve(
     ],
     records: Records = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
-    jobs_per_minute: Annotated[int, typer.Option(min=1, help="Of each party.")] = 60,
+    jobs_per_minute: Annotated[
+        int, typer.Option(min=1, help="Jobs of each party in a minute.")
+    ] = 60,
     idle_hours: Annotated[
-        float, typer.Option(min=0.01, help="After which a job is forgotten.")
+        float, typer.Option(min=0.01, help="Hours until an idle job is forgotten.")
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """Make randomness for jobs that both parties have authorised, until stopped.
 
     Prints a line for each connection: who asked for what, how many bytes and
-    seconds it took and how it ended. The dealer sees neither model nor images,
-    but could read both together with what passes between the parties; so it
-    must belong to neither of them, nor to the operator of their network.
+    seconds it took and how it ended. The dealer sees neither model nor images.
+    With what passes between the parties it could read both. So it must belong
+    to neither party, and not to the operator of their network.
 
     Example: mpcvit dealer serve --listen dealer.example.org:9100 --keys dealer \
 --tls certs/dealer

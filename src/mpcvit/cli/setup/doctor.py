@@ -15,23 +15,29 @@ def doctor(
     tls: Annotated[
         Path | None,
         typer.Option(
-            "--tls", metavar="DIR", help="Look at this folder's key and certificate, too."
+            "--tls", metavar="DIR", help="Folder of this host's key and certificate, to check too."
         ),
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="See whether `mpcvit serve` could listen here."),
+        typer.Option(
+            metavar="HOST:PORT", help="Address at which `mpcvit serve` should be able to listen."
+        ),
     ] = None,
     server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Try to reach this `mpcvit serve`.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address of an `mpcvit serve` to reach.")
     ] = None,
     dealer: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Try to reach this `mpcvit dealer serve`."),
+        typer.Option(metavar="HOST:PORT", help="Address of an `mpcvit dealer serve` to reach."),
     ] = None,
     dealer_key: Annotated[
         Path | None,
-        typer.Option("--dealer-key", metavar="FILE", help="See whether this is the dealer's key."),
+        typer.Option(
+            "--dealer-key",
+            metavar="FILE",
+            help="The dealer's public.pem, to compare with the dealer's.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
