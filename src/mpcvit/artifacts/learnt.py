@@ -30,22 +30,22 @@ class Learner:
 
 
 def who_learns(profile: Profile, reveal: Reveal = Reveal.CLASS) -> tuple[Learner, ...]:
-    """Return everyone who takes part in a run: the owner of the images first, then the model's.
+    """Return everyone who takes part in a run: the data owner first, then the model owner.
 
     >>> from mpcvit.artifacts.profile import load_profile
     >>> [one.who for one in who_learns(load_profile("cheetah"))]
-    ["images' side", "model's side"]
+    ['data owner', 'model owner']
     """
     insecure = bool(profile.warning)
     found = [
         Learner(
-            who="images' side",
+            who="data owner",
             holds="the images",
             learns=f"{ANSWERS[reveal]}, and the network's shape",
             never_sees="no weight" if reveal is Reveal.LOGITS else "no logit, no weight",
         ),
         Learner(
-            who="model's side",
+            who="model owner",
             holds="the weights",
             learns=profile.warning or "how many images came",
             never_sees="not safe for real images" if insecure else "no pixel, no class",
@@ -74,7 +74,7 @@ def who_learns(profile: Profile, reveal: Reveal = Reveal.CLASS) -> tuple[Learner
 
 
 def what_leaves(profile: Profile, server: str) -> str:
-    """Return what leaves the machine of the images' owner, and what others learn from it.
+    """Return what leaves the data owner's machine, and what others learn from it.
 
     >>> from mpcvit.artifacts.profile import load_profile
     >>> print(what_leaves(load_profile("cheetah"), "model.example.org:9000"))

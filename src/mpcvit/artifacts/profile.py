@@ -156,7 +156,7 @@ class Profile:
 
     @property
     def trust(self) -> str:
-        """Whom the owners of model and images must trust."""
+        """Whom model owner and data owner must trust."""
         return self.warning or self.protocol.trust
 
     def require_network(self) -> None:

@@ -33,7 +33,7 @@ class Protocol:
 
     name: str  # as SPU spells it, and profile files
     parties: int
-    trust: str  # what the owners of model and images rely on
+    trust: str  # what model owner and data owner rely on
     dealers: tuple[Dealer, ...] = (Dealer.NONE,)  # the first is the default
     truncations: tuple[Truncation, ...] = (Truncation.FAITHFUL,)
     counts_rounds: bool = True  # False: seconds cannot be modelled from messages

@@ -272,7 +272,7 @@ def _print_cost(result: "RunResult", trust: str) -> None:
         notes.append(f"{result.resized} of {record.images} images resized as in evaluation")
     for note in notes:
         tell(f"note: {note}")
-    print(f"revealed   {REVEALED[result.reveal]}, to the owner of the images")
+    print(f"revealed   {REVEALED[result.reveal]}, to the data owner")
     print(f"sent       {record.sent_bytes / 1e6:,.2f} MB")
     print(f"received   {record.received_bytes / 1e6:,.2f} MB")
     print(f"exchanges  {record.exchanges:,}")

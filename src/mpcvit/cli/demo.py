@@ -41,9 +41,9 @@ def demo(
     """Watch shipped networks classify images privately, and get a report of it.
 
     A plain softmax network classifies one image, so that its seconds are known.
-    Networks that were made for private inference classify all of them. The
-    owners of model and images are two processes, joined by an emulated WAN, and
-    a third deals their randomness. Needs no network and no data.
+    Networks that were made for private inference classify all of them. Model
+    owner and data owner are two processes, joined by an emulated WAN. A third
+    process is their dealer. The demo needs no network and no data.
 
     Example: mpcvit demo --images 2 --open
     """
