@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mpcvit.artifacts.config import ModelConfig, load_config
-from mpcvit.artifacts.profile import NetworkLink, load_profile
+from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import complete
 from mpcvit.cli.bench import bench
 from mpcvit.cli.bench.tables import (
@@ -155,42 +155,6 @@ def threads(
     )
     columns = {"network": "{network}", "threads": "{threads:d}", **_SECONDS_AN_IMAGE}
     deliver(make, {**columns, "of SPU's 4": "{of_spu:.3f}"}, out, as_json)
-
-
-@bench.command()
-def tunnel(
-    config_file: ConfigFile = Path("cifar10-tiny"),
-    network: Network = "relu_softmax",
-    images: Annotated[
-        int, typer.Option(min=2, help="Images of a run; the first one does not count.")
-    ] = 4,
-    rounds: Rounds = 3,
-    out: Out = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare the tunnel between hosts with SPU's own TLS link.
-
-    Both carry the same inferences in turns, through the emulated WAN (44 MB/s, 40 ms) and
-    on loopback as it is. The model owner makes the randomness here, which is insecure, and
-    does not change what the links cost.
-
-    Example: mpcvit bench tunnel --out results/secure/tunnel.csv
-    """
-    from mpcvit.bench.networks import paper_networks, random_checkpoint
-    from mpcvit.bench.tunnel import bench_tunnel
-
-    model = load_config(config_file).model
-    (name,) = _known_networks(network, model)
-    make = partial(
-        bench_tunnel,
-        random_checkpoint(model, paper_networks(model)[name]),
-        load_profile("semi2k"),
-        {"wan": load_profile("semi2k-wan").network, "loopback": NetworkLink()},
-        images=images,
-        rounds=rounds,
-    )
-    columns = {"network": "{network}", "link": "{link}", **_SECONDS_AN_IMAGE}
-    deliver(make, {**columns, "of SPU's own TLS link": "{of_spu_tls:.3f}"}, out, as_json)
 
 
 @bench.command()
