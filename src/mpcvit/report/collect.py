@@ -48,8 +48,8 @@ class TableKind(Enum):
         return self.value[0]
 
     @property
-    def columns(self) -> list[str]:
-        return self.value[1].split()
+    def columns(self) -> set[str]:
+        return set(self.value[1].split())
 
 
 @dataclass(frozen=True, kw_only=True)
