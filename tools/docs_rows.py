@@ -8,7 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from mpcvit.artifacts.forms import Activation, NormForm
+from mpcvit.artifacts.search import SearchResult
 from mpcvit.codec import read_toml
+from mpcvit.errors import UserError
+from mpcvit.kinds.table import RELU_SOFTMAX
+from mpcvit.search.derive import derive_by_budget
 
 Row = dict[str, Any]
 _OPERATION = re.compile(r"(\w+) (\d+) exchanges ([\d.]+) MB ([\d.]+) s")
@@ -102,6 +107,39 @@ def _found(root: Path) -> Iterable[Row]:
     yield {"layer": "head", "norm1": head}
 
 
+def _derived(root: Path, *budgets: str) -> Iterable[Row]:
+    """Return what the search of the demo gives within budgets of seconds."""
+    search = SearchResult.load(root / "src" / "mpcvit" / "demo" / "shipped" / "search")
+    for budget in budgets:
+        try:
+            found = derive_by_budget(search, float(budget))
+        except UserError as refused:
+            yield {"budget": budget, "seconds": f"refused: {refused}"}
+            continue
+        layers = dict(enumerate(found.architecture.layers))
+        forms = {index: layer.form for index, layer in layers.items()}
+        norms = [
+            f"{index}.{place}"
+            for index, form in forms.items()
+            for place in ("norm1", "norm2")
+            if getattr(form, place) is NormForm.LAYER
+        ]
+        head = ["head"] * (found.architecture.norm is NormForm.LAYER)
+        gelu = [i for i, form in forms.items() if form.activation is not Activation.QUADRATIC]
+        yield {
+            "budget": budget,
+            "seconds": f"{found.seconds:.2f}",
+            "relu_softmax": _listed(i for i, own in layers.items() if RELU_SOFTMAX in own.heads),
+            "layer_norms": _listed([*norms, *head]),
+            "gelu": _listed(gelu),
+            "tokens": _listed(form.tokens for form in forms.values()),
+        }
+
+
+def _listed(words: Iterable[object]) -> str:
+    return ", ".join(map(str, words)) or "none"
+
+
 def _published(root: Path, data: str, experiment: str) -> list[Row]:
     """Return the paper's values for an experiment."""
     path = root / "src" / "mpcvit" / "experiments" / "published.toml"
@@ -113,33 +151,44 @@ def _published(root: Path, data: str, experiment: str) -> list[Row]:
     ]
 
 
-def _experiment(root: Path, name: str, *folders: str) -> list[Row]:
-    """Return the networks of an experiment on CIFAR-10: the paper's values, and ours."""
+def _experiment(root: Path, name: str, *sources: str) -> list[Row]:
+    """Return the networks of an experiment on CIFAR-10: the paper's values, and ours.
+
+    Sources are folders of trainings, and files of what networks take (`secure/...`), whose
+    rows stand by profile.
+    """
+    files = [source for source in sources if source.startswith("secure/")]
+    folders = [source for source in sources if source not in files]
     rows = joined(
         _published(root, "cifar10", name),
         *(read_rows(root, f"{folder}/{name}") for folder in folders),
     )
-    return [{"seeds": "not run", **row} for row in rows]
+    counted = {row.pop("network"): row for row in _by_profile(read_rows(root, *files))}
+    return [
+        {"seeds": "not run", **row, **counted.get(_as_counted(row["network"]), {})} for row in rows
+    ]
+
+
+def _by_profile(rows: Iterable[Row]) -> list[Row]:
+    return beside(rows, per="network", by="profile")
 
 
 def _trade_off(root: Path) -> list[Row]:
-    """Return figure 7's networks that were trained or timed here, with seconds by profile."""
-    trained = _experiment(root, "trade-off", "cifar10-tiny", "cifar10-tiny-per-layer")
-    timed = beside(read_rows(root, "secure/network-cifar"), per="network", by="profile")
-    seconds = {row["network"]: row for row in timed}
-    for row in trained:
-        own = seconds.get(_as_timed(row["network"]), {})
-        row.update({profile: found for profile, found in own.items() if profile != "network"})
-    return [row for row in trained if "top1_mean" in row or _as_timed(row["network"]) in seconds]
+    """Return figure 7's networks that were trained or counted here."""
+    folders = ("cifar10-tiny", "cifar10-tiny-per-layer")
+    rows = _experiment(
+        root, "trade-off", *folders, "secure/network-ablations", "secure/network-cifar"
+    )
+    return [row for row in rows if "top1_mean" in row or "semi2k-wan" in row]
 
 
-def _as_timed(network: str) -> str:
+def _as_counted(network: str) -> str:
     """Return the name under which benchmarks know a trained network."""
     return network.removesuffix("-distilled").replace("linformer-0.5", "linformer")
 
 
 def _other_data_sets(root: Path) -> list[Row]:
-    """Return figure 7's networks on CIFAR-100 and Tiny-ImageNet, beside our modelled seconds."""
+    """Return figure 7's networks on CIFAR-100 and Tiny-ImageNet, beside our counts."""
     columns = [
         {
             "network": row["network"],
@@ -149,20 +198,18 @@ def _other_data_sets(root: Path) -> list[Row]:
         for data in ("cifar100", "tiny-imagenet")
         for row in _published(root, data, "trade-off")
     ]
-    modelled = {
-        row["network"]: row["modelled_s"] for row in read_rows(root, "secure/network-tiny-imagenet")
-    }
+    counted = {row["network"]: row for row in read_rows(root, "secure/network-tiny-imagenet")}
     rows = joined(columns)
     for row in rows:
-        row["modelled_s"] = modelled.get(_as_timed(row["network"]), Missing())
+        own = counted.get(_as_counted(row["network"]), {})
+        row.update({name: own[name] for name in ("exchanges", "sent_mb", "modelled_s") if own})
     return rows
 
 
 def _attention_variants(root: Path) -> list[Row]:
     """Return table 2's kinds: seconds by profile, and the accuracy that was trained here."""
     rows = [{"network": row["attention"], **row} for row in read_rows(root, "secure/attention")]
-    layers = beside(rows, per="network", by="profile")
-    rows = joined(layers, _experiment(root, "attention-variants", "cifar10-tiny"))
+    rows = joined(_by_profile(rows), _experiment(root, "attention-variants", "cifar10-tiny"))
     return [{"seeds": "not run", **row} for row in rows]
 
 
@@ -194,7 +241,7 @@ def _softmax_mixed(root: Path) -> Iterable[Row]:
 
 
 def _shares(root: Path, name: str, column: str) -> list[Row]:
-    """Return the share of each part in the seconds of a block, of a network, or of softmax."""
+    """Return the seconds of a block, a network or softmax, and the share of each part in them."""
     tables: dict[tuple[Any, ...], Row] = {}
     for row in read_rows(root, name):
         key = (row["table"], row.get("value", ""))
@@ -203,6 +250,7 @@ def _shares(root: Path, name: str, column: str) -> list[Row]:
         {
             "table": table,
             "value": value,
+            "s": sum(parts.values()),
             **{part: s / sum(parts.values()) for part, s in parts.items()},
         }
         for (table, value), parts in tables.items()
@@ -295,6 +343,7 @@ def _lengths(root: Path, *folders: str) -> Iterable[Row]:
 SOURCES: dict[str, Callable[..., Iterable[Row]]] = {
     "shipped": _shipped,
     "found": _found,
+    "derived": _derived,
     "experiment": _experiment,
     "trade_off": _trade_off,
     "attention_variants": _attention_variants,

@@ -207,6 +207,26 @@ def test_experiments_are_listed_with_what_they_mirror():
     assert all(one.mirrors in output for one in EXPERIMENTS)
 
 
+def test_an_experiment_measures_prices_unless_a_file_has_them(tmp_path, monkeypatch):
+    def measure(model, profile, kinds, progress):
+        network = profile.network
+        return replace(estimate(model, network), source=f"{network.round_trip_ms:g} ms")
+
+    stores = []
+    monkeypatch.setattr("mpcvit.pipeline.prices.measure_latency", measure)
+    monkeypatch.setattr(
+        "mpcvit.experiments.run.run_experiment",
+        lambda experiment, store, *_, **__: (stores.append(store), ((), {}))[1],
+    )
+    model, file = load_config(TINY).model, tmp_path / "latency.json"
+    replace(estimate(model), source="of a file").save(file)
+    for options in ((), ("--latency", file)):
+        invoke("experiment", "trade-off", TINY, "--runs", tmp_path / "runs", *options, code=2)
+    assert [store.price(model).source for store in stores] == ["40 ms", "of a file"]
+    (kept,) = (tmp_path / "runs" / "digits-tiny" / "prices").glob("*.json")
+    assert LatencyTable.load(kept).source == "40 ms"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

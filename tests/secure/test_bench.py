@@ -17,7 +17,13 @@ from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench import sessions
 from mpcvit.bench.latency import measure_latency
 from mpcvit.bench.lowered import read_reference
-from mpcvit.bench.networks import mixed, paper_networks, random_checkpoint, random_images
+from mpcvit.bench.networks import (
+    mixed,
+    networks_as_written,
+    paper_networks,
+    random_checkpoint,
+    random_images,
+)
 from mpcvit.bench.paper_tables import bench_breakdown, bench_network, bench_precision, count_stages
 from mpcvit.cli.bench.tables import EXAMPLES
 from mpcvit.cost.estimate import estimate
@@ -164,9 +170,25 @@ def test_mixed_networks_keep_their_ratio():
 def test_mpcvit_plus_drops_gelu_by_token_or_by_layer():
     networks = paper_networks(small_config(depth=5))
     by_token = [layer.mlp for layer in networks["mpcvit-plus-0.3"].layers]
+    bare = [layer.mlp for layer in networks["mpcvit-plus-no-relu-0.3"].layers]
     by_layer = [layer.mlp for layer in networks["mpcvit-plus-layer-0.3"].layers]
     assert all(set(forms) == {MlpForm.ACTIVATED, MlpForm.FUSED_RELU} for forms in by_token)
+    without = {MlpForm.FUSED_RELU: MlpForm.FUSED}
+    assert bare == [tuple(without.get(form, form) for form in forms) for forms in by_token]
     assert Counter(by_layer) == {MlpForm.ACTIVATED: 3, MlpForm.FUSED_RELU: 2}
+
+
+def test_pruned_networks_are_widened_until_heads_divide_them():
+    config = small_config(heads=4, width=16)
+    networks = networks_as_written(config)
+    shapes = {heads: networks[f"pruned-{heads}"] for heads in (1, 2, 3)}
+    assert [model.width for model, _ in shapes.values()] == [16, 16, 18]
+    for heads, (model, architecture) in shapes.items():
+        uniform = Architecture.uniform(K.RELU_SOFTMAX, depth=model.depth, heads=heads)
+        assert (model.heads, architecture) == (heads, uniform)
+    profiles = {"semi2k-wan": SEMI2K}
+    found = bench_network(config, profiles, only=["pruned-3"], measure=False, progress=quiet)
+    assert [row["shape"] for row in found] == ["2 layers, 3 heads, width 18, 10 tokens"]
 
 
 def test_gelu_by_tanh_is_counted_beside_erf_and_searched_networks_replace_random_ones():

@@ -54,7 +54,7 @@ def test_run_and_serve_refuse_with_numbers(giant, memory, tmp_path):
     command = ("run", giant / "giant.safetensors", giant / "photo.png", "--profile")
     refused = invoke(*command, "semi2k-dealer-wan", code=2).stderr
     assert "needs about 29.0 GB of memory here, 2 times 14.5 GB, and 16.0 GB are left" in refused
-    assert "would send 10.55 GB and take about 483 s" in refused
+    assert "would send 10.55 GB and take about 487 s" in refused
     assert "lower the model (mpcvit lower)" in refused
     # asked for by name, it starts, and finds that the file has no weights
     tried = invoke(*command, "semi2k-dealer-wan", "--ignore-memory", code=2).stderr
@@ -114,9 +114,11 @@ def _counted():
 def test_forecasts_are_near_what_was_counted(row):
     model = load_config(Path(row["config"])).model
     architecture = paper_networks(model)[row["network"]]
-    found = forecast(model, architecture, lowered="lowered" in row["engine"])
-    assert found.exchanges == pytest.approx(float(row["exchanges"]), rel=0.15)
-    assert found.sent_bytes / 1e6 == pytest.approx(float(row["sent_mb"]), rel=0.15)
+    lowered = "lowered" in row["engine"]
+    found = forecast(model, architecture, lowered=lowered)
+    near = 0.15 if lowered else 0.002  # two exchanges carry image and logits
+    assert found.exchanges == pytest.approx(float(row["exchanges"]), rel=near)
+    assert found.sent_bytes / 1e6 == pytest.approx(float(row["sent_mb"]), rel=near)
 
 
 def test_the_command_forecasts_networks_and_models():

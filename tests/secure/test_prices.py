@@ -34,14 +34,20 @@ def assert_priced(kind, config):
     priced = kind.cost(config).total(config.heads)
     assert counted.exchanges == priced.exchanges
     sent_bytes = max(counted.sent_bytes, counted.received_bytes)
-    # Learnt matrices that heads share are opened once, but priced by head. XNorm's inverse
-    # roots take 429 bytes, but are priced as 461. All is 4 % at most in a small network.
-    assert sent_bytes == pytest.approx(priced.sent_bytes, rel=0.04)
+    # A division sends a byte less than its price. Few inverse roots send 429 bytes each, but
+    # are priced as 461, which many send.
+    assert sent_bytes == pytest.approx(priced.sent_bytes, rel=0.04 if kind is K.XNORM else 0.002)
 
 
 @pytest.mark.parametrize("kind", K.KINDS.values(), ids=str)
 def test_heads_of_every_kind(kind):
     assert_priced(kind, small_config())
+
+
+@pytest.mark.parametrize("keys", [6, 7])
+def test_levels_of_a_maximum(keys):
+    """Of 7 keys, two levels leave one behind: 4 levels, and not 3."""
+    assert_priced(K.LINFORMER, small_config(linformer_ratio=keys / 10))
 
 
 @pytest.mark.parametrize(("power", "offset"), [(2, 0.0), (6, 4.0)])
@@ -61,7 +67,7 @@ def test_an_mlp_of_the_papers_shape(form, exchanges, megabytes):
     priced = estimate(CIFAR).mlp_cost(0, form).total(CIFAR.tokens)
     assert counted.exchanges == priced.exchanges == exchanges
     sent_bytes = max(counted.sent_bytes, counted.received_bytes)
-    assert sent_bytes == pytest.approx(priced.sent_bytes, rel=0.003)
+    assert sent_bytes == pytest.approx(priced.sent_bytes, rel=0.002)
     assert sent_bytes == pytest.approx(1e6 * megabytes, rel=0.01)
 
 
@@ -73,7 +79,7 @@ def test_an_mlp_of_mixed_tokens():
     priced = estimate(CIFAR).price_layer(0, LayerArchitecture(heads=(), mlp=forms))
     assert counted.exchanges == priced.exchanges == 68 + 10
     sent_bytes = max(counted.sent_bytes, counted.received_bytes)
-    assert sent_bytes == pytest.approx(priced.sent_bytes, rel=0.003)
+    assert sent_bytes == pytest.approx(priced.sent_bytes, rel=0.002)
 
 
 def test_a_layer_of_mixed_heads():
@@ -89,7 +95,7 @@ def test_a_layer_of_mixed_heads():
     ).record
     priced = estimate(CIFAR).price(architecture)
     assert record.exchanges == priced.exchanges + 2
-    assert record.sent_bytes == pytest.approx(priced.sent_bytes, rel=0.003)
+    assert record.sent_bytes == pytest.approx(priced.sent_bytes, rel=0.002)
 
 
 def test_one_token_that_keeps_gelu_keeps_its_exchanges():

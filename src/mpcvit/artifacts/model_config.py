@@ -1,7 +1,7 @@
 """The shape of a network, and the constants of its formulas."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from mpcvit.artifacts.forms import Activation, NormForm, grid_of
@@ -184,6 +184,10 @@ class ModelConfig:
     @property
     def hidden(self) -> int:
         return int(self.width * self.mlp_ratio)
+
+    def with_heads(self, heads: int) -> "ModelConfig":
+        """Return the model with as many heads, widened until they divide its width."""
+        return replace(self, heads=heads, width=-(-self.width // heads) * heads)
 
     def constant(self, name: str) -> float:
         """Return a constant of an attention kind, as given or as the kind's row has it."""

@@ -53,7 +53,7 @@ def paper_networks(model: ModelConfig) -> dict[str, Architecture]:
 
     `per-layer` has the same number of ReLU-softmax heads in each layer, as nearly as whole
     heads allow, and `softmax-scaling` mixes softmax with scaling. MPCViT+ drops GeLU in
-    half of each layer's tokens, or in half of the layers.
+    half of each layer's tokens, or in half of the layers; `no-relu` adds no ReLU there.
     """
 
     def uniform(kind: Kind) -> Architecture:
@@ -69,6 +69,7 @@ def paper_networks(model: ModelConfig) -> dict[str, Architecture]:
     }
     softmax: dict[str, Any] = {"kept": SOFTMAX}
     tokens: dict[str, Any] = {"without_gelu": 0.5}
+    no_relu: dict[str, Any] = {**tokens, "form": MlpForm.FUSED}
     layers: dict[str, Any] = {"without_gelu": 0.5, "by_layer": True}
     return {
         **{name: uniform(kind) for name, kind in kinds.items()},
@@ -76,6 +77,7 @@ def paper_networks(model: ModelConfig) -> dict[str, Architecture]:
         **{f"per-layer-{ratio}": _evenly_mixed(model, ratio) for ratio in RATIOS},
         **{f"softmax-scaling-{ratio}": mixed(model, ratio, **softmax) for ratio in RATIOS},
         **{f"mpcvit-plus-{ratio}": mixed(model, ratio, **tokens) for ratio in (0.3, 0.7)},
+        **{f"mpcvit-plus-no-relu-{ratio}": mixed(model, ratio, **no_relu) for ratio in (0.3, 0.7)},
         **{f"mpcvit-plus-layer-{ratio}": mixed(model, ratio, **layers) for ratio in (0.3, 0.7)},
     }
 
@@ -106,7 +108,8 @@ def polynomial_network(model: ModelConfig) -> Architecture:
 def networks_as_written(model: ModelConfig) -> dict[str, tuple[ModelConfig, Architecture]]:
     """Return the paper's networks with GeLU by erf, and some with GeLU by tanh too.
 
-    Linformer also has the paper's other ratios of tokens.
+    Linformer also has the paper's other ratios of tokens, and `pruned` networks of ReLU
+    softmax have one to three heads.
     """
     networks = paper_networks(model)
     tanh = replace(model, activation=Activation.GELU_TANH)
@@ -116,8 +119,15 @@ def networks_as_written(model: ModelConfig) -> dict[str, tuple[ModelConfig, Arch
             f"linformer-{ratio}": (replace(model, linformer_ratio=ratio), networks["linformer"])
             for ratio in (0.3, 0.7)
         },
+        **{f"pruned-{heads}": _pruned(model, heads) for heads in (1, 2, 3)},
         **{f"{name}-gelu_tanh": (tanh, networks[name]) for name in _ALSO_WITH_TANH},
     }
+
+
+def _pruned(model: ModelConfig, heads: int) -> tuple[ModelConfig, Architecture]:
+    """Return a ReLU-softmax network of fewer heads."""
+    uniform = Architecture.uniform(RELU_SOFTMAX, depth=model.depth, heads=heads)
+    return model.with_heads(heads), uniform
 
 
 def mixed(
@@ -127,11 +137,12 @@ def mixed(
     kept: Kind = RELU_SOFTMAX,
     without_gelu: float = 0.0,
     by_layer: bool = False,
+    form: MlpForm = MlpForm.FUSED_RELU,
 ) -> Architecture:
     """Return a network with the kept kind in a share of the heads, and scaling in the others.
 
     Heads are drawn at random. A share of each layer's tokens, or of the layers,
-    may drop GeLU for a fused linear with ReLU.
+    may drop GeLU for another form of the MLP.
     """
     rng = np.random.default_rng(0)
     keeps = np.zeros(model.depth * model.heads, bool)
@@ -142,9 +153,9 @@ def mixed(
     layers = []
     for index, own in enumerate(keeps.reshape(model.depth, model.heads)):
         if by_layer:
-            mlp = MlpForm.FUSED_RELU if index in bare else MlpForm.ACTIVATED
+            mlp = form if index in bare else MlpForm.ACTIVATED
         else:
-            mlp = _drop_tokens(rng, model.tokens, without_gelu)
+            mlp = _drop_tokens(rng, model.tokens, without_gelu, form)
         heads = tuple(kept if keeps_it else SCALING for keeps_it in own)
         layers.append(LayerArchitecture(heads=heads, mlp=mlp))
     return Architecture(layers=tuple(layers))
@@ -166,11 +177,9 @@ def _evenly_mixed(model: ModelConfig, ratio: float) -> Architecture:
     )
 
 
-def _drop_tokens(rng: np.random.Generator, tokens: int, share: float) -> MlpChoice:
+def _drop_tokens(rng: np.random.Generator, tokens: int, share: float, form: MlpForm) -> MlpChoice:
     """Return an MLP in which a share of the tokens, drawn at random, drops GeLU."""
     dropped = set(rng.permutation(tokens)[: round(share * tokens)].tolist())
     if not dropped:
         return MlpForm.ACTIVATED
-    return tuple(
-        MlpForm.FUSED_RELU if token in dropped else MlpForm.ACTIVATED for token in range(tokens)
-    )
+    return tuple(form if token in dropped else MlpForm.ACTIVATED for token in range(tokens))

@@ -84,7 +84,7 @@ def bench_network(
         else:
             cost = count_stages(written, architecture, profile).total
             row |= {**_counts(cost, profile), "measured_s": "", "peak_mb": ""}
-        yield {**row, "architecture": architecture.digest(), **row_context(model, profile)}
+        yield {**row, "architecture": architecture.digest(), **row_context(written, profile)}
     progress("networks", len(work), len(work))
 
 

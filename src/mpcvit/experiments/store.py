@@ -200,8 +200,8 @@ class RunStore:
         """Return the configuration with a recipe's settings; heads must divide its width."""
         changes = [*self.overrides, *settings, f"seed={seed}"]
         if heads:
-            width = load_config(self.config_file, self.overrides).model.width
-            changes += [f"model.heads={heads}", f"model.width={-(-width // heads) * heads}"]
+            model = load_config(self.config_file, self.overrides).model.with_heads(heads)
+            changes += [f"model.heads={heads}", f"model.width={model.width}"]
         return load_config(self.config_file, changes)
 
     def network_config(self, recipe: Recipe, seed: int) -> Config:

@@ -7,7 +7,6 @@ and the maximum of softmax is a tree over the keys. Bytes grow with the
 elements. Local computing is not modelled.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -101,21 +100,29 @@ def matmul(rows: int, inner: int, columns: int) -> Cost:
     return linear(inner, columns).total(rows)
 
 
-def share_exchanges(head_by_head: Cost, *together: Cost) -> ChoiceCost:
-    """Price operations; those that take all heads together share exchanges, not bytes."""
-    total = sum(together, Cost())
+def share_exchanges(head_by_head: Cost, *together: Cost, learnt: int = 0) -> ChoiceCost:
+    """Price operations; those that take all heads together share exchanges, not bytes.
+
+    Of their bytes, only those of `learnt` numbers are shared: matrices of all heads.
+    """
+    total, opened = sum(together, Cost()), float(_RING_BYTES * learnt)
     return ChoiceCost(
-        shared=Cost(exchanges=total.exchanges),
-        per_unit=head_by_head + Cost(sent_bytes=total.sent_bytes),
+        shared=Cost(exchanges=total.exchanges, sent_bytes=opened),
+        per_unit=head_by_head + Cost(sent_bytes=total.sent_bytes - opened),
     )
 
 
 def by_scores(
-    model: ModelShape, *entrywise: Elementwise, keys: int | None = None, beside: Cost | None = None
+    model: ModelShape,
+    *entrywise: Elementwise,
+    keys: int | None = None,
+    beside: Cost | None = None,
+    learnt: int = 0,
 ) -> ChoiceCost:
     """Price a kind that forms scores, and does some operations to each of them.
 
-    `keys` are as many as tokens unless a kind has its own; `beside` is what else it does.
+    `keys` are as many as tokens unless a kind has its own. `beside` is what else it does,
+    by matrices of `learnt` numbers that all heads share.
     """
     n, d = model.tokens, model.head_dim
     keys = n if keys is None else keys
@@ -124,6 +131,7 @@ def by_scores(
         CONSTANT.of(n * d),
         *(operation.of(n * keys) for operation in entrywise),
         beside or Cost(),
+        learnt=learnt,
     )
 
 
@@ -134,8 +142,12 @@ def linearly(model: ModelShape, *together: Cost) -> ChoiceCost:
 
 
 def softmax_of(keys: int) -> Elementwise:
-    """Price softmax, with 8 exchanges for each level of the tree that finds a maximum."""
-    return Elementwise(exchanges=63 + 8 * math.ceil(math.log2(keys)), bytes_per_element=698)
+    """Price softmax, with 8 exchanges for each level of the tree that finds a maximum.
+
+    Keys are halved, and the odd one of a level waits until the others are done.
+    """
+    levels = keys.bit_length() + keys.bit_count() - 2
+    return Elementwise(exchanges=63 + 8 * levels, bytes_per_element=698)
 
 
 def power_of(exponent: int) -> Elementwise:
@@ -154,7 +166,8 @@ def scaling(model: ModelShape) -> ChoiceCost:
 def linformer(model: ModelShape) -> ChoiceCost:
     keys = model.linformer_tokens(model.tokens)
     compressed = matmul(keys, model.tokens, model.head_dim).times(2)
-    return by_scores(model, softmax_of(keys), keys=keys, beside=compressed)
+    learnt = 2 * keys * model.tokens
+    return by_scores(model, softmax_of(keys), keys=keys, beside=compressed, learnt=learnt)
 
 
 def xnorm(model: ModelShape) -> ChoiceCost:
@@ -169,4 +182,6 @@ def the_x(model: ModelShape) -> ChoiceCost:
     network = matmul(n, 1, hidden) + matmul(n, hidden, hidden) + matmul(n, hidden, 1)
     ends = RELU.of(n * hidden).times(2) + CONSTANT.of(n).times(2)
     # a cube, its ReLU, and a product with what the network makes of their sum
-    return by_scores(model, CONSTANT, PRODUCT, PRODUCT, RELU, PRODUCT, beside=network + ends)
+    scores = (CONSTANT, PRODUCT, PRODUCT, RELU, PRODUCT)
+    learnt = hidden * (hidden + 2)
+    return by_scores(model, *scores, beside=network + ends, learnt=learnt)

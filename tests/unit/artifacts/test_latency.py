@@ -10,11 +10,14 @@ from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpFo
 from mpcvit.artifacts.config import ModelConfig, NormForm, load_config
 from mpcvit.artifacts.latency import WAN, ChoiceCost, Cost, LatencyTable, LayerCosts
 from mpcvit.artifacts.profile import NetworkLink
+from mpcvit.artifacts.provenance import read_rows
+from mpcvit.bench.networks import networks_as_written
 from mpcvit.codec import encode
 from mpcvit.cost.estimate import estimate
 from mpcvit.errors import UserError
 from mpcvit.kinds import table as kinds_table
 
+ROOT = Path(__file__).parents[3]
 K = kinds_table
 CIFAR = ModelConfig(
     image_size=32,
@@ -47,29 +50,25 @@ def make_table(**changes):
 
 
 @pytest.mark.parametrize(
-    ("kind", "exchanges", "megabytes"),
+    ("counted", "config"),
     [
-        (K.SOFTMAX, 1972, 315.008),
-        (K.RELU_SOFTMAX, 1461, 303.178),
-        (K.SCALING, 1146, 232.975),
-        (K.LINFORMER, 1888, 274.034),
-        (K.QUAD2, 1419, 297.026),
-        (K.THE_X, 1412, 268.483),
+        ("network-cifar", "cifar10"),
+        ("network-variants", "cifar10"),
+        ("mpcvit-plus", "cifar10"),
+        ("network-tiny-imagenet", "tiny-imagenet"),
     ],
 )
-def test_the_model_agrees_with_whole_networks_that_were_counted(kind, exchanges, megabytes):
-    """Counts of results/secure/network-cifar.csv, two exchanges of which carry image and logits."""
-    cost = estimate(CIFAR).price(Architecture.uniform(kind, depth=7, heads=4))
-    assert cost.exchanges == exchanges - 2
-    assert cost.sent_bytes == pytest.approx(1e6 * megabytes, rel=0.003)
-
-
-def test_the_model_counts_levels_of_the_max_tree():
-    """As counted: the softmax network of 257 tokens, 12 heads and 9 layers."""
-    tiny = replace(CIFAR, image_size=64, classes=200, depth=9, heads=12, width=192)
-    cost = estimate(tiny).price(Architecture.uniform(K.SOFTMAX, depth=9, heads=12))
-    assert cost.exchanges == 2956 - 2
-    assert cost.sent_bytes == pytest.approx(5.85e9, rel=0.005)
+def test_the_model_agrees_with_every_network_that_was_counted(counted, config):
+    """Two exchanges carry image and logits; a division sends a byte less than its price."""
+    networks = networks_as_written(load_config(Path(config)).model)
+    rows = read_rows(ROOT / "results" / "secure" / f"{counted}.csv")
+    assert len(rows) >= 6
+    for row in rows:
+        model, architecture = networks[row["network"]]
+        assert architecture.digest() == row["architecture"], row["network"]
+        cost = estimate(model).price(architecture)
+        assert cost.exchanges == int(row["exchanges"]) - 2, row["network"]
+        assert cost.sent_bytes == pytest.approx(1e6 * float(row["sent_mb"]), rel=0.002)
 
 
 def test_the_model_orders_kinds_and_forms_as_their_operations_do():
@@ -176,8 +175,7 @@ def test_foreign_files_are_refused(tmp_path, change, message):
 
 @pytest.mark.parametrize("name", ["cifar10", "tiny-imagenet"])
 def test_shipped_files_are_the_estimate_of_their_configuration(name):
-    top = Path(__file__).parents[3]
-    shipped = LatencyTable.load(top / "latency" / f"{name}.json")
+    shipped = LatencyTable.load(ROOT / "latency" / f"{name}.json")
     assert shipped == estimate(load_config(Path(name)).model)
     assert "modelled from counts" in shipped.source
 

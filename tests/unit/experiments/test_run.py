@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mpcvit.artifacts.architecture import MlpForm
+from mpcvit.artifacts.choices import ActivationGranularity
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.provenance import MODEL_FILE, read_rows, write_rows
 from mpcvit.cost.estimate import estimate
@@ -17,12 +19,12 @@ from mpcvit.experiments.catalogue import find_experiment
 from mpcvit.experiments.recipes import SEARCH
 from mpcvit.experiments.results import SearchRun, interval, write_search_results
 from mpcvit.experiments.run import judge_by_test_images, run_experiment
-from mpcvit.experiments.store import RunStore
+from mpcvit.experiments.store import Outcome, RunStore, Status
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.model.vit import ViT
 from mpcvit.train.loop import DivergedError, StoppedError
 from tests.configs import TINY
-from tests.searches import MODEL, make_full_result, make_result
+from tests.searches import ALPHA, MODEL, make_full_result, make_result
 from tests.unit.train.test_loop import StopAt
 
 QUICK = ("train.epochs=1", "search.epochs=1", "distill.epochs=1")
@@ -231,6 +233,30 @@ def test_every_share_of_a_search_is_a_row():
     assert values[("more than 3 tokens", 1, "")] == result.tokens[1][0]
     learnt = (result.alpha, result.beta, result.norms, result.tokens)
     assert len(values) == sum(np.size(layer) for shares in learnt for layer in shares)
+
+
+def test_thresholds_of_the_sweep_drop_different_tokens(monkeypatch):
+    """Sigma is 0.75 unless a row has 0.5 or 0.9; a token of a larger beta keeps GeLU."""
+    beta = ((0.4, 0.6, 0.8, 0.95, 1.0), (1.0,) * 5, (0.1,) * 5)
+    result = make_result(ALPHA, beta, activation=ActivationGranularity.TOKEN)
+    found = Outcome(status=Status.REUSED, value=result)
+    monkeypatch.setattr(RunStore, "search", lambda store, recipe, seed: found)
+    store = make_store(None, None, Watcher())
+    dropped = {}
+    for row in find_experiment("mpcvit-plus").networks:
+        if "mpcvit-plus" in row.name:
+            (forms, kept, gone) = (own.mlp for own in store.derive(row.derivation, 0).layers)
+            assert (kept, gone) == (MlpForm.ACTIVATED, row.derivation.mlp_form)
+            dropped[row.name] = [form for form in forms if form is not MlpForm.ACTIVATED]
+    relu, none = MlpForm.FUSED_RELU, MlpForm.FUSED
+    assert dropped == {
+        f"mpcvit-plus{label}-{ratio}-distilled": forms
+        for ratio in (0.3, 0.7)
+        for label, forms in (
+            *(("", [relu] * 2), ("-no-relu", [none] * 2)),
+            *(("-sigma-0.5", [relu]), ("-sigma-0.9", [relu] * 3)),
+        )
+    }
 
 
 def test_test_images_are_looked_at_after_the_choices(tmp_path):
