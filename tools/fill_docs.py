@@ -12,7 +12,7 @@ Words with an equals sign select rows: `form=lowered`, or `network=softmax,scali
 values. The words `per=network by=form` put rows of the same network beside each other, so that
 a template may read `{lowered[measured_s]:.1f}`. A value that no file holds prints as "–".
 
-Another comment declares an excerpt of a text file below `results/`: the lines that begin with one
+Another comment declares a text file below `results/`, or an excerpt: the lines that begin with one
 of some words, and "…" for what is left out between them:
 
     <!-- text: demo/output.txt lines="truth,seconds per image" -->
@@ -95,11 +95,12 @@ def make_table(declaration: str, root: Path) -> str:
 
 
 def make_excerpt(declaration: str, root: Path) -> str:
-    """Return the lines of a declared text file as a block of Markdown."""
-    name, chosen = shlex.split(declaration)
-    beginnings = tuple(chosen.removeprefix("lines=").split(","))
+    """Return a declared text file, or some of its lines, as a block of Markdown."""
+    name, *chosen = shlex.split(declaration)
+    lines = (root / "results" / name).read_text("utf-8").splitlines()
+    beginnings = tuple(chosen[0].removeprefix("lines=").split(",")) if chosen else ("",)
     shown: list[str] = []
-    for line in (root / "results" / name).read_text("utf-8").splitlines():
+    for line in lines:
         if line.startswith(beginnings):
             shown.append(line)
         elif shown and shown[-1] != _LEFT_OUT:

@@ -73,6 +73,11 @@ def test_an_excerpt_follows_its_file_and_marks_what_it_leaves_out(clone):
     page.write_text('Before\n<!-- text: output.txt lines="truth,speed" -->\n<!-- end -->\nAfter\n')
     write_tables(clone)
     assert "-->\n```\ntruth  a\n…\nspeed-up 2\n```\n<!-- end -->\nAfter" in page.read_text("utf-8")
+    page.write_text(page.read_text("utf-8").replace(' lines="truth,speed"', ""), "utf-8")
+    write_tables(clone)
+    assert "output.txt -->\n```\nnoise\n" in page.read_text("utf-8")
+    assert "speed-up 2\nmore\n```\n<!-- end -->" in page.read_text("utf-8")
+    page.write_text('<!-- text: output.txt lines="truth,speed" -->\n<!-- end -->')
     output.write_text("truth\n")
     with pytest.raises(UserError, match="no line that begins with 'speed'"):
         write_tables(clone)

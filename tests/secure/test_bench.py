@@ -240,10 +240,13 @@ def test_bench_commands_write_rows_and_figures(tmp_path, drawn):
         "depth = 1\nheads = 2\nwidth = 4\n[train]\nepochs = 1\n[data]\n"
         "mean = [0.5, 0.5, 0.5]\nstd = [0.5, 0.5, 0.5]\n"
     )
+    searched = Architecture.uniform(K.SQUARE, depth=1, heads=2)
+    searched.save(tmp_path / "mine.json")
+    networks = ("--networks", "scaling,mine", "--arch", tmp_path / "mine.json")
     rows = {}
     for name, arguments in (
         ("attention", (config, "--kinds", ",".join(kind.name for kind in kinds))),
-        ("network", (config, "--networks", "scaling", "--profiles", BOTH)),
+        ("network", (config, *networks, "--profiles", BOTH)),
         ("precision", ()),
     ):
         out = tmp_path / f"{name}.csv"
@@ -266,8 +269,9 @@ def test_bench_commands_write_rows_and_figures(tmp_path, drawn):
     assert found["softmax"]["paper_s"] == "6.82"
     exchanges = [int(found[name]["exchanges"]) for name in ("scaling", "relu_softmax", "softmax")]
     assert exchanges == sorted(exchanges)
-    first, dealt = rows["network"]
-    assert (first["network"], dealt["network"]) == ("scaling", "scaling")
+    assert [row["network"] for row in rows["network"]] == ["scaling"] * 2 + ["mine"] * 2
+    first, dealt, _, mine = rows["network"]
+    assert mine["architecture"] == searched.digest()
     assert f"{first['profile']},{dealt['profile']}" == BOTH
     assert (first["exchanges"], first["sent_mb"]) == (dealt["exchanges"], dealt["sent_mb"])
     assert "INSECURE" in first["warning"]

@@ -160,7 +160,9 @@ def test_a_network_that_diverges_is_a_row_and_is_not_tried_again(dataset, tmp_pa
     assert len(calls) == 1
     assert summaries[0].top1_mean == "fail"
     assert summaries[0].modelled_s > 0
-    assert read_rows(tmp_path / "attention-variants-runs.csv")[0]["top1"] == "fail"
+    (row,) = read_rows(tmp_path / "attention-variants-runs.csv")
+    assert row["top1"] == "fail"
+    assert row["prices"] == summaries[0].prices == estimate(load_config(TINY).model).source
 
 
 def test_rows_are_collected_without_training(dataset, tmp_path):
