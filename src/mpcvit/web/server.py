@@ -9,6 +9,7 @@ import hmac
 import json
 import secrets
 import socket
+from asyncio import Transport
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
@@ -20,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mpcvit.codec import encode
 from mpcvit.errors import UserError
@@ -28,6 +30,8 @@ from mpcvit.storage import size_text
 from mpcvit.web.desk import MOST_BYTES, Desk
 
 LOOPBACK = "127.0.0.1"
+_BACKLOG = 64  # connections that are accepted in one turn of the loop
+_STRANGERS = 4 * _BACKLOG  # so that no newcomer is sent away before its request was read
 _ASSETS = Path(__file__).parent / "assets"
 _TYPES = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 _HEADERS = {
@@ -62,15 +66,17 @@ class Page:
             Route("/start", self._start, methods=["POST"]),
             Route("/record.json", self._record),
         ]
+        strangers = Strangers()
         config = uvicorn.Config(
-            Guard(Starlette(routes=routes), self._token, self.port),
+            Guard(Starlette(routes=routes), self._token, self.port, strangers),
+            http=strangers.protocol(),
+            backlog=_BACKLOG,
             log_level="error",
             access_log=False,  # the address holds the token
             server_header=False,
             proxy_headers=False,
             lifespan="off",
             ws="none",
-            limit_concurrency=64,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=2,
         )
@@ -119,11 +125,40 @@ class Page:
         return Response(text, media_type="application/json", headers=attachment)
 
 
+class Strangers:
+    """Connections that have not shown the token yet: the oldest makes room for a newcomer."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, Transport] = {}  # by address, the oldest first
+
+    def protocol(self) -> type[H11Protocol]:
+        """Return a protocol whose connections begin as strangers."""
+        waiting = self._waiting
+
+        class Protocol(H11Protocol):
+            def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+                super().connection_made(transport)
+                if len(waiting) >= _STRANGERS:
+                    waiting.pop(next(iter(waiting))).abort()
+                waiting[self.client] = transport
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                if waiting.get(self.client) is self.transport:
+                    del waiting[self.client]
+                super().connection_lost(exc)
+
+        return Protocol
+
+    def admit(self, address: object) -> None:
+        """Take a connection for the owner's, and keep it."""
+        self._waiting.pop(address, None)
+
+
 class Guard:
     """Lets the owner's own page through, and gives everybody else an empty 404."""
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        self._app, self._token = app, token.encode()
+    def __init__(self, app: ASGIApp, token: str, port: int, strangers: Strangers) -> None:
+        self._app, self._token, self._strangers = app, token.encode(), strangers
         self._hosts = [f"{host}:{port}" for host in (LOOPBACK, "localhost")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,6 +171,7 @@ class Guard:
         if not (is_owner and slash and self._is_own(headers, is_visit=is_visit)):
             await Response(status_code=404, headers=_HEADERS)(scope, receive, send)
             return
+        self._strangers.admit(scope["client"])
 
         async def send_with_headers(message: dict[str, object]) -> None:
             if message["type"] == "http.response.start":

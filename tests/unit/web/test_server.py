@@ -1,5 +1,6 @@
 """Who is answered: the page's owner, and nobody else on the machine or in the browser."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -98,6 +99,24 @@ def test_the_browser_is_asked_to_trust_nothing_else(page):
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
     assert (headers["cache-control"], headers["referrer-policy"]) == ("no-store", "no-referrer")
+
+
+def test_connections_that_say_nothing_keep_nobody_out(page):
+    """Another user of the machine opens many; the owner's request and connection live on."""
+    kept = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+    state = f"/{page.address.split('/', 3)[3]}state"
+    kept.request("GET", state)
+    kept.getresponse().read()
+    own = kept.sock
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * server._STRANGERS):
+            address = ("127.0.0.1", page.port)
+            stack.enter_context(socket.create_connection(address, timeout=20))
+        assert ask(page, "state")[0].status == 200
+        kept.request("GET", state)
+        assert kept.getresponse().status == 200
+        assert kept.sock is own  # and not a new one
+    kept.close()
 
 
 def test_only_loopback_listens(page):
