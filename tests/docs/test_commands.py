@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import pytest
 import typer
@@ -11,6 +12,7 @@ from tests.command import invoke
 from tests.docs.commands import commands, parse
 from tests.docs.pages import PAGES, ROOT
 
+TRAINING = ("train", "search", "retrain", "pipeline")
 WRITTEN = [
     pytest.param(words, id=f"{page.name}: {' '.join(words)}"[:80])
     for page in PAGES
@@ -40,6 +42,16 @@ def test_the_pages_have_commands():
     assert {page.name for page in PAGES if commands(page)} >= {
         *("README.md", "tutorial.md", "search.md", "two_hosts.md", "extending.md", "paper_map.md")
     }
+
+
+def test_a_page_that_trains_installs_what_training_needs():
+    """Also where the digits come from scikit-learn."""
+    pages = [page for page in PAGES if "pip install --constraint" in page.read_text("utf-8")]
+    trains = [page for page in pages if any(words[0] in TRAINING for words in commands(page))]
+    assert {page.name for page in trains} == {"README.md", "tutorial.md"}
+    for page in trains:
+        install = re.search(r"pip install --constraint .*", page.read_text("utf-8"))
+        assert "[train]" in install.group(), page.name
 
 
 def all_commands(command, names=()):
