@@ -27,6 +27,9 @@ def test_certs(tmp_path):
     out = tmp_path / "certs"
     text = invoke("certs", "--out", out, "--host", "model.example.org", "--days", 30).output
     assert f"{out / 'ca'}  the authority: keep it offline" in text
+    assert "the dealer's authority" not in text
+    with_dealer = invoke("certs", "--out", tmp_path / "more", "--dealer-host", "localhost").output
+    assert f"{tmp_path / 'more' / 'dealer-ca'}  the dealer's authority: keep it off" in with_dealer
     before = (out / "server" / "key.pem").read_bytes()
     assert "already there; --fresh" in invoke("certs", "--out", out, code=2).stderr
     document = json.loads(invoke("certs", "--out", out, "--fresh", "--json").stdout)

@@ -16,9 +16,9 @@ from mpcvit.errors import UserError
 
 # As the help shows them: by what a user wants, and in the order of the work.
 PANELS = {
-    "Use a model": ("demo", "import", "lower", "run", "serve", "predict", "app", "show"),
+    "Use a model": ("demo", "import", "lower", "run", "serve", "predict", "app", "show", "explain"),
     "Make a model": (*("train", "search", "derive", "retrain", "pipeline", "evaluate", "compare"),),
-    "Research": ("experiment", "bench", "profile", "estimate", "report", "explain"),
+    "Research": ("experiment", "bench", "profile", "estimate", "report"),
     "Set up": ("doctor", "certs", "dealer", "configs"),
 }
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}

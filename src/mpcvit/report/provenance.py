@@ -80,6 +80,7 @@ def _records(collected: Collected) -> Iterator[Row]:
     for found in collected.records:
         record = found.value
         profile, network = record.profile, record.profile.network
+        images = "1 image" if record.images == 1 else f"{record.images} images"
         line = "as it was"
         if network.round_trip_ms or network.bandwidth_bytes_per_s:
             line = (
@@ -90,8 +91,7 @@ def _records(collected: Collected) -> Iterator[Row]:
             "what": found.name,
             "kind": f"private run, {record.form}",
             "file": str(found.path),
-            "origin": f"{record.images} images, {record.transport}, "
-            f"revealing {record.reveal.value}",
+            "origin": f"{images}, {record.transport}, revealing {record.reveal.value}",
             "protocol": f"{profile.protocol.name}, {profile.ring_bits}-bit ring, "
             f"{profile.fraction_bits} fraction bits",
             "dealer": profile.dealer.value,

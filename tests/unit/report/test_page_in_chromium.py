@@ -132,6 +132,14 @@ def test_it_prints_on_white_without_buttons(page):
     assert page.evaluate(wide) <= page.width  # a row is a paragraph, with the columns' names
     first = f"getComputedStyle({row}.cells[0], '::before').content"
     assert "what" in page.evaluate(first)
+    page.show_as(width=680, scheme="light")  # A4 without its margins
+    page.call("Emulation.setEmulatedMedia", media="print")
+    tallest = (
+        "Math.max(...[...document.querySelectorAll('figure.chart')].map("
+        "one => one.getBoundingClientRect().height))"
+    )
+    heading_mm, pixels_per_mm = 25, 96 / 25.4
+    assert page.evaluate(tallest) <= (297 - 2 * 15 - heading_mm) / 2 * pixels_per_mm
     assert len(page.call("Page.printToPDF")["data"]) > 1000
 
 

@@ -81,6 +81,24 @@ def test_closing_the_tab_stops_nothing(browser, page, sessions, pictures):
     browser.open(page.address)
     browser.wait_for("document.querySelector('#pictures .done')")
     assert shown(browser) == [["done", "red.png", "red"]]
+    # this tab has no copy of the picture, and shows no empty frame for it
+    assert browser.evaluate("document.querySelector('#pictures li').firstChild.className") == "name"
+
+
+def test_it_prints_answers_on_white_without_what_can_be_pressed(browser, page, pictures):
+    browser.open(page.address)
+    browser.drop("#drop", [pictures["red"]])
+    browser.wait_for("document.querySelector('#pictures .done')")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    seen = [
+        browser.evaluate(f"document.querySelector({one!r}).checkVisibility()")
+        for one in ("#promise", "#pictures .done img", "#drop", "#buttons", "footer")
+    ]
+    style = "getComputedStyle(document.body)"
+    colours = [browser.evaluate(f"{style}.{one}") for one in ("color", "backgroundColor")]
+    browser.call("Emulation.setEmulatedMedia", media="")
+    assert seen == [True, True, False, False, False]
+    assert colours == ["rgb(0, 0, 0)", "rgb(255, 255, 255)"]
 
 
 def test_it_fits_a_phone_and_shows_names_as_text(browser, page, pictures, tmp_path):

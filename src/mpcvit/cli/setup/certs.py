@@ -67,7 +67,13 @@ def make(
     """
     if context.invoked_subcommand is not None:
         return
-    from mpcvit.hosts.certificates import THIS_MACHINE, make_certificates, names_listed
+    from mpcvit.hosts.certificates import (
+        AUTHORITY_FOLDER,
+        DEALER_AUTHORITY_FOLDER,
+        THIS_MACHINE,
+        make_certificates,
+        names_listed,
+    )
 
     issued = make_certificates(
         out,
@@ -88,7 +94,9 @@ def make(
         return
     for name, folder in issued.folders.items():
         print(f"{folder}  for the {name}, SHA-256 {issued.fingerprints[name]}")
-    print(f"{out / 'ca'}  the authority: keep it offline")
+    print(f"{out / AUTHORITY_FOLDER}  the authority: keep it offline")
+    if (out / DEALER_AUTHORITY_FOLDER).exists():
+        print(f"{out / DEALER_AUTHORITY_FOLDER}  the dealer's authority: keep it offline")
     print(f"valid until {issued.expires:%Y-%m-%d %H:%M} UTC")
 
 

@@ -14,8 +14,8 @@ _METRICS = (
     ("loss", "Loss over epochs", "loss", 1.0),
 )
 _CAPTION = (
-    "Solid with markers: on the test split. Dashed: on augmented training images, while learning; "
-    "a retraining's loss has its teacher's terms in it."
+    "Solid with markers: on test or validation images. Dashed: on augmented training images, while "
+    "learning; a retraining's loss has its teacher's terms in it."
 )
 
 

@@ -51,9 +51,7 @@ const card = (picture) => {
     const image = add(item, "img", "", "");
     image.src = previews.get(picture.number);
     image.alt = picture.name;
-    image.addEventListener("error", () => image.replaceWith(add(item, "div", "blank", "")));
-  } else {
-    add(item, "div", "blank", "");
+    image.addEventListener("error", () => image.remove());
   }
   add(item, "p", "name", picture.name);
   add(item, "p", "answer", picture.words || STATES[picture.state]);
