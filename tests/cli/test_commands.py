@@ -78,6 +78,25 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_ctrl_c_that_falls_into_a_destructor_is_not_lost():
+    """Python itself would print that it was ignored, and go on."""
+    code = """
+import os, signal, sys, time, types
+from mpcvit.__main__ import main
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+def command():
+    Dying()
+    time.sleep(5)
+sys.modules["mpcvit.cli"] = types.SimpleNamespace(main=command)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_explains_itself(command):
     output = invoke(*command, "--help").output
