@@ -100,7 +100,7 @@ def test_a_dealer_that_stalls(dealer, job):
     started = time.monotonic()
     with pytest.raises(DealerError, match="stalls"):
         fetch(client, found)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 3.5  # not once more for what came before
     saboteur.close()
 
 

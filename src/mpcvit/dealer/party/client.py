@@ -1,6 +1,7 @@
 """A party's side of a dealer: authorise a job, and fetch its material."""
 
 import contextlib
+import math
 import socket
 import ssl
 import time
@@ -38,7 +39,9 @@ class DealerClient:
 
     def check(self) -> None:
         """Make sure that the dealer is there, and the one that is meant."""
-        content = self._patiently(lambda: self._ask("GET", "/terms"), is_first=True)
+        content = self._patiently(
+            lambda wait_s: self._ask("GET", "/terms", wait_s=wait_s), is_first=True
+        )
         where = f"the answer of the dealer at {self.address}"
         terms = decode(DealerTerms, read_json(content, where), where)
         if terms.key != self.fingerprint:
@@ -52,11 +55,11 @@ class DealerClient:
 
     def metrics(self) -> bytes:
         """Return what the dealer has served to this party so far, as JSON."""
-        return self._patiently(lambda: self._ask("GET", "/metrics"))
+        return self._patiently(lambda wait_s: self._ask("GET", "/metrics", wait_s=wait_s))
 
     def authorise(self, job: Job) -> None:
         content = job.to_bytes()
-        self._patiently(lambda: self._ask("POST", "/jobs", content))
+        self._patiently(lambda wait_s: self._ask("POST", "/jobs", content, wait_s=wait_s))
 
     def wait_until_open(self, job: Job) -> None:
         """Return once the other party has authorised the job too.
@@ -64,7 +67,7 @@ class DealerClient:
         From then on the dealer uses its seeds for nothing else. A party waits for that
         before its masks hide anything.
         """
-        self._patiently(lambda: self._ask("GET", f"/jobs/{job.digest}"))
+        self._patiently(lambda wait_s: self._ask("GET", f"/jobs/{job.digest}", wait_s=wait_s))
 
     def fetch(
         self, job: Job, inference: int, into: memoryview, done: Callable[[int], None]
@@ -77,14 +80,15 @@ class DealerClient:
         ends = [0]
         for step in script.steps:
             ends.append(ends[-1] + sum(step.answer_bytes))
-        filled = 0
+        filled = farthest = 0
+        moved = time.monotonic()
 
-        def go_on() -> bytes:
-            nonlocal filled
+        def go_on(wait_s: float) -> bytes:
+            nonlocal filled, farthest, moved
             first = max(index for index, end in enumerate(ends) if end <= filled)
             filled = ends[first]
             path = f"/jobs/{job.digest}/{inference}/{first}"
-            with self._answer("GET", path) as answer:
+            with self._answer("GET", path, wait_s=wait_s) as answer:
                 if answer.length != len(into) - filled:
                     raise DealerError(f"the dealer at {self.address} offers material of no use")
                 while filled < len(into):
@@ -92,26 +96,33 @@ class DealerClient:
                     if not count:
                         raise ConnectionResetError("answered short")
                     filled += count
+                    if filled > farthest:
+                        farthest, moved = filled, time.monotonic()
                     done(filled)
             return b""
 
-        self._patiently(go_on, lambda: filled)
+        self._patiently(go_on, lambda: moved)
 
     def _patiently(
         self,
-        attempt: Callable[[], bytes],
-        progress: Callable[[], int] = lambda: 0,
+        attempt: Callable[[float], bytes],
+        moved: Callable[[], float] = lambda: -math.inf,
         *,
         is_first: bool = False,
     ) -> bytes:
         """Try until it works, or nothing has moved for too long.
 
-        A dealer that was there may be about to come back; one that never was is not.
+        An attempt takes how long it may wait for an answer, and `moved` is when it last got
+        further. A dealer that was there may be about to come back; one that never was is not.
         """
-        deadline, reached = time.monotonic() + self.patience_s, progress()
+        began = time.monotonic()
+
+        def left_s() -> float:
+            return max(began, moved()) + self.patience_s - time.monotonic()
+
         while True:
             try:
-                return attempt()
+                return attempt(max(left_s(), _RETRY_S))
             except LaterError as error:
                 failure = f"refuses: {error}"
             except _NoAnswerError:
@@ -134,27 +145,30 @@ class DealerClient:
                 failure = "is not there: connection refused"
             except (OSError, HTTPException, ValueError) as error:
                 failure = f"breaks off: {getattr(error, 'strerror', None) or error}"
-            if progress() > reached:
-                deadline, reached = time.monotonic() + self.patience_s, progress()
-            if time.monotonic() + _RETRY_S > deadline:
+            if left_s() < _RETRY_S:
                 raise DealerError(
                     f"the dealer at {self.address} {failure} (tried for {self.patience_s:g} s)"
                 )
             time.sleep(_RETRY_S)
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        with self._answer(method, path, body) as answer:
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, *, wait_s: float | None = None
+    ) -> bytes:
+        with self._answer(method, path, body, wait_s=wait_s) as answer:
             return answer.read(_MOST_ANSWER)
 
     @contextmanager
-    def _answer(self, method: str, path: str, body: bytes | None = None) -> Iterator[HTTPResponse]:
+    def _answer(
+        self, method: str, path: str, body: bytes | None = None, *, wait_s: float | None = None
+    ) -> Iterator[HTTPResponse]:
         """Give the answer to one request, whose body is still to be read."""
         host, _, port = self.address.rpartition(":")
-        connection = HTTPSConnection(host, int(port), timeout=self.patience_s)
+        connection = HTTPSConnection(host, int(port))
         with contextlib.closing(connection):
-            connection.sock = self._dial(host)
+            connection.sock = line = self._dial(host, wait_s or self.patience_s)
             connection.request(method, path, body)
             answer = connection.getresponse()
+            line.settimeout(self.patience_s)
             if answer.status != 200:
                 reason = answer.read(_MOST_ANSWER).decode(errors="replace")
                 reason = reason if reason.isprintable() else repr(reason)
@@ -163,10 +177,10 @@ class DealerClient:
                 raise DealerError(f"the dealer at {self.address} refuses: {reason}")
             yield answer
 
-    def _dial(self, host: str) -> ssl.SSLSocket:
+    def _dial(self, host: str, wait_s: float) -> ssl.SSLSocket:
         place, _, port = (self.dialled or self.address).rpartition(":")
         try:
-            plain = socket.create_connection((place, int(port)), timeout=self.patience_s)
+            plain = socket.create_connection((place, int(port)), timeout=wait_s)
         except TimeoutError as error:
             raise _NoAnswerError from error
         try:

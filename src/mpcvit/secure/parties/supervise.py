@@ -34,6 +34,7 @@ from mpcvit.secure.parties.wan import Relay, Route
 from mpcvit.storage import CACHE_VARIABLE, cache_folder
 
 OWN_SOCKET = "own.sock"
+_TICK_S = 0.25
 _PARTY = "mpcvit.secure.parties.party"
 
 
@@ -247,7 +248,7 @@ def watch(
     """Collect events until every party is done or it is enough; raise as soon as one cannot be.
 
     A party that is done stays until it is closed, so that the last receipts of
-    the others still find it. `check` is called at least once a second, and may
+    the others still find it. `check` is called several times a second, and may
     raise to end the watch.
     """
     limits = profile.limits
@@ -261,7 +262,7 @@ def watch(
         for party in parties:
             selector.register(party.control, selectors.EVENT_READ, party)
         while not is_over():
-            for key, _ in selector.select(timeout=1.0):
+            for key, _ in selector.select(timeout=_TICK_S):
                 last_s = time.monotonic()
                 if not _collect(key.data, journal) and not is_over():
                     raise _ended(key.data, journal)
