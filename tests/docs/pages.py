@@ -11,12 +11,12 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 def blocks(page, language):
     """Return the fenced blocks of a language on a page."""
-    return [body for kind, body in _BLOCK.findall(page.read_text("utf-8")) if kind == language]
+    return all_blocks(page.read_text("utf-8"), language)
 
 
-def all_blocks(text):
-    """Return the bodies of all fenced blocks."""
-    return [body for _, body in _BLOCK.findall(text)]
+def all_blocks(text, language=None):
+    """Return the bodies of all fenced blocks, or of those of a language."""
+    return [body for kind, body in _BLOCK.findall(text) if language in (None, kind)]
 
 
 def prose(text):

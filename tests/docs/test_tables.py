@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mpcvit.errors import UserError
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, all_blocks, prose
 from tests.tools import load_tool
 
 tool = load_tool("fill_docs")
@@ -16,14 +16,28 @@ filled, make_table, write_tables = tool.filled, tool.make_table, tool.write_tabl
 
 NUMBERED = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("paper_map", "performance", "results")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("paper_map", "performance", "results", "search")),
 ]
+_MARKED = re.compile(r"<!-- (table|text): .*?<!-- end -->", re.DOTALL)
+_MEASURED = re.compile(r"[-+]?[\d,]+\.\d+(e[-+]\d+)?( (%|s|MB|GB))?")
 
 
 @pytest.mark.parametrize("page", tool.pages(ROOT), ids=lambda page: page.name)
 def test_a_page_and_its_files_agree(page):
     """If this fails, run `python tools/fill_docs.py` and look at what changed."""
     assert filled(page, ROOT) == page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", NUMBERED, ids=lambda page: page.name)
+def test_no_number_of_a_table_or_an_output_is_typed(page):
+    """Outside of comments, no cell is a measured number, and no block is an output with one."""
+    text = re.sub(
+        r"<!-- (table|text): .*?<!-- end -->", "", page.read_text("utf-8"), flags=re.DOTALL
+    )
+    rows = [line.strip("|").split("|") for line in prose(text).splitlines() if line.startswith("|")]
+    typed = [cell for row in rows for cell in row if _MEASURED.fullmatch(cell.strip())]
+    outputs = [body for body in all_blocks(text, "") if not body.startswith("mpcvit ")]
+    assert not [*typed, *(body for body in outputs if re.search(r"\d\.\d", body))]
 
 
 def test_pages_with_numbers_have_tables_that_are_not_empty():
