@@ -85,7 +85,7 @@ def test_clients_are_served_in_the_order_in_which_they_came():
     factory = Factory()
 
     async def work(pool):
-        waiters = [pool.enter() for _ in range(4)]
+        waiters = [pool.enter(name) for name in "abcd"]
         assert [pool.place_of(waiter) for waiter in waiters] == [1, 2, 3, 4]
         parties = []
         for number, waiter in enumerate(waiters):
@@ -105,7 +105,7 @@ def test_as_many_are_served_at_once_as_there_are_places():
     factory = Factory()
 
     async def work(pool):
-        waiters = [pool.enter() for _ in range(5)]
+        waiters = [pool.enter(name) for name in "abcde"]
         first = [await served(waiter) for waiter in waiters[:3]]
         assert len(set(map(id, first))) == 3
         await asyncio.sleep(0.05)
@@ -125,7 +125,7 @@ def test_one_who_leaves_the_queue_makes_room_for_the_next():
     factory = Factory()
 
     async def work(pool):
-        one, two, three = (pool.enter() for _ in range(3))
+        one, two, three = (pool.enter(name) for name in "abc")
         await served(one)
         pool.leave(two)
         assert [pool.place_of(waiter) for waiter in (one, two, three)] == [0, 0, 1]
@@ -140,6 +140,71 @@ def test_one_who_leaves_the_queue_makes_room_for_the_next():
     assert run(1, factory, work) == []
 
 
+@pytest.mark.parametrize("places", [1, 2])
+def test_one_client_cannot_keep_the_places_from_others(places):
+    """It asks first, and for everything; its next session comes after the first of others."""
+    factory = Factory()
+
+    async def work(pool):
+        greedy = [pool.enter("greedy") for _ in range(6)]
+        for waiter in greedy[:places]:
+            await served(waiter)
+        one, two = pool.enter("one"), pool.enter("two")
+        waiting = [one, two, *greedy[places:]]  # where all count alike, those two come last
+        assert [pool.place_of(waiter) for waiter in waiting] == [*range(1, len(waiting) + 1)]
+        last = greedy[0]
+        for waiter in (one, two):
+            pool.leave(last)
+            await served(waiter)
+            last = waiter
+        assert not any(waiter.party.done() for waiter in greedy[places:])
+        pool.leave(last)
+        await served(greedy[places])  # but no place is kept free
+        for waiter in greedy:
+            pool.leave(waiter)
+        await until(lambda: pool.serving == 0)
+
+    assert run(places, factory, work) == []
+
+
+def test_a_full_queue_of_one_client_makes_room_for_others():
+    factory = Factory()
+
+    async def work(pool):
+        greedy = [pool.enter("greedy") for _ in range(4)]
+        await served(greedy[0])
+        assert not pool.make_room("greedy")
+        assert pool.make_room("other")
+        other = pool.enter("other")
+        assert [waiter.is_put_off for waiter in greedy] == [False, False, False, True]
+        assert not pool.make_room("greedy")  # it cannot take that place back
+        assert [pool.place_of(waiter) for waiter in (other, *greedy)] == [1, 0, 2, 3, 0]
+        assert pool.make_room("other")  # whose second would come before the other's third
+        assert not pool.make_room("other")
+        assert pool.make_room("third")
+        assert [waiter.is_put_off for waiter in greedy] == [False, True, True, True]
+        for waiter in (other, *greedy):
+            pool.leave(waiter)
+        await until(lambda: pool.serving == 0)
+
+    assert run(1, factory, work) == []
+
+
+def test_who_waits_alike_is_never_put_off():
+    factory = Factory()
+
+    async def work(pool):
+        waiters = [pool.enter(name) for name in "abc"]
+        await served(waiters[0])
+        assert not any(pool.make_room(name) for name in "abcd")
+        for waiter in waiters:
+            pool.leave(waiter)
+        assert not pool.make_room("d")  # in an empty queue
+        await until(lambda: pool.serving == 0)
+
+    assert run(1, factory, work) == []
+
+
 def test_a_party_that_dies_while_it_waits_is_replaced():
     factory = Factory()
 
@@ -147,7 +212,7 @@ def test_a_party_that_dies_while_it_waits_is_replaced():
         factory.made[0].is_alive = False
         await until(lambda: len(factory.made) == 2)
         assert factory.made[0].is_closed
-        waiter = pool.enter()
+        waiter = pool.enter("a")
         assert await served(waiter) is factory.made[1]
         pool.leave(waiter)
 
@@ -159,7 +224,7 @@ def test_a_client_never_gets_a_dead_party():
 
     async def work(pool):
         factory.made[0].is_alive = False
-        waiter = pool.enter()  # before anybody has noticed
+        waiter = pool.enter("a")  # before anybody has noticed
         assert await served(waiter) is factory.made[1]
         pool.leave(waiter)
 
@@ -172,7 +237,7 @@ def test_a_party_that_does_not_start_is_tried_again(error):
 
     async def work(pool):
         for _ in range(3):
-            waiter = pool.enter()
+            waiter = pool.enter("a")
             await served(waiter)
             pool.leave(waiter)
 
@@ -198,7 +263,7 @@ def test_a_party_that_is_starting_when_the_pool_closes_is_closed_too():
     async def work(pool):
         factory.gate.clear()
         factory.entered.clear()
-        waiter = pool.enter()
+        waiter = pool.enter("a")
         await served(waiter)
         pool.leave(waiter)
         await until(factory.entered.is_set)  # its successor is being made

@@ -7,7 +7,8 @@ Whatever a client does to its party touches no other session.
 import asyncio
 import contextlib
 import tempfile
-from collections import deque
+import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -57,16 +58,25 @@ class StandbyParty:
 
 
 class Waiter:
-    """A client in the queue; `party` is set when its turn has come."""
+    """One that waits for a client; `party` is set when its turn has come, or None if put off."""
 
-    def __init__(self) -> None:
-        self.party: asyncio.Future[StandbyParty] = asyncio.get_running_loop().create_future()
+    def __init__(self, client: str) -> None:
+        self.client = client
+        self.party: asyncio.Future[StandbyParty | None]
+        self.party = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_put_off(self) -> bool:
+        done = self.party.done() and not self.party.cancelled()
+        return done and self.party.result() is None
 
 
 class Pool:
     """A fixed number of places, each with a party that waits or serves.
 
     `start` makes a party, and may block. `note` takes a sentence about one that failed.
+    Clients take turns: one's second session comes after the first of others, and who was
+    served longest ago comes first.
     """
 
     def __init__(
@@ -74,7 +84,9 @@ class Pool:
     ) -> None:
         self.size = size
         self._start, self._note = start, note
-        self._queue: deque[Waiter] = deque()
+        self._queue: list[Waiter] = []
+        self._taken: Counter[str] = Counter()  # places by client
+        self._began: dict[str, float] = {}  # when a client's turn came last
         self._arrival = asyncio.Event()
         self._served: dict[StandbyParty, asyncio.Event] = {}
         self._threads = ThreadPoolExecutor(max_workers=2 * size, thread_name_prefix="mpcvit-pool")
@@ -99,25 +111,37 @@ class Pool:
         # a party that is just starting is closed before this returns
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
-    def enter(self) -> Waiter:
-        """Join the end of the queue."""
-        waiter = Waiter()
+    def make_room(self, client: str) -> bool:
+        """Put off who comes last, if a client's turn is before that; say whether."""
+        own = self._taken[client] + sum(waiter.client == client for waiter in self._queue)
+        turns = self._turns()
+        if not turns or turns[-1][0] <= own:
+            return False
+        _, last = turns[-1]
+        self._queue.remove(last)
+        last.party.set_result(None)
+        return True
+
+    def enter(self, client: str) -> Waiter:
+        """Join the queue."""
+        waiter = Waiter(client)
         self._queue.append(waiter)
         self._arrival.set()
         return waiter
 
     def place_of(self, waiter: Waiter) -> int:
         """Return a client's place in the queue, counted from one; 0 once it has left it."""
-        return self._queue.index(waiter) + 1 if waiter in self._queue else 0
+        order = [other for _, other in self._turns()]
+        return order.index(waiter) + 1 if waiter in order else 0
 
     def leave(self, waiter: Waiter) -> None:
         """Leave the queue, and give back the party if there is one."""
         with contextlib.suppress(ValueError):
             self._queue.remove(waiter)
         if waiter.party.done() and not waiter.party.cancelled():
-            served = self._served.get(waiter.party.result())
-            if served is not None:
-                served.set()
+            party = waiter.party.result()
+            if party in self._served:
+                self._served[party].set()
         waiter.party.cancel()
 
     async def watch(self, work: Callable[[], None]) -> None:
@@ -165,15 +189,28 @@ class Pool:
                     await asyncio.wait_for(self._arrival.wait(), _LOOK_EVERY_S)
         finally:
             self.ready -= 1
-        waiter = self._queue.popleft()
+        _, waiter = self._turns()[0]
+        self._queue.remove(waiter)
         served = self._served[party] = asyncio.Event()
         self.serving += 1
+        self._taken[waiter.client] += 1
+        self._began[waiter.client] = time.monotonic()
         try:
             waiter.party.set_result(party)
             await served.wait()
         finally:
             self.serving -= 1
+            self._taken[waiter.client] -= 1
+            self._taken += Counter()  # forgets those that are at zero
             del self._served[party]
+
+    def _turns(self) -> list[tuple[int, Waiter]]:
+        """Return who waits, in order, and how many sessions of that client come before."""
+        before, found = self._taken.copy(), list[tuple[int, Waiter]]()
+        for waiter in self._queue:
+            found.append((before[waiter.client], waiter))
+            before[waiter.client] += 1
+        return sorted(found, key=lambda each: (each[0], self._began.get(each[1].client, 0.0)))
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

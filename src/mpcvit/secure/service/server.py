@@ -204,17 +204,16 @@ class Server:
         )
         if reason:
             return self._refuse(guest, reason)
-        if self._pool.waiting - self._pool.ready >= self._limits.queue:
-            guest.writer.write(encode(Answer(verdict=Verdict.BUSY, retry_s=_RETRY_S)))
-            self._metrics.refused.labels("the queue is full").inc()
-            return "put off: the queue is full"
+        client, waiting = guest.peer.fingerprint, self._pool.waiting - self._pool.ready
+        if waiting >= self._limits.queue and not self._pool.make_room(client):
+            return self._put_off(guest)
         control = ControlConnection(guest, "the client")
         control.start()
-        waiter = self._pool.enter()
+        waiter = self._pool.enter(client)
         try:
             party = await self._await_turn(waiter, control)
             if party is None:
-                return "the client left the queue"
+                return self._put_off(guest) if waiter.is_put_off else "the client left the queue"
             return await self._run_session(guest, hello, visitor, control, party)
         finally:
             self._pool.leave(waiter)
@@ -247,6 +246,11 @@ class Server:
         _send_refusal(guest, reason)
         self._metrics.refused.labels("terms").inc()
         return f"refused: {reason}"
+
+    def _put_off(self, guest: "Guest[Hello | Join]") -> str:
+        guest.writer.write(encode(Answer(verdict=Verdict.BUSY, retry_s=_RETRY_S)))
+        self._metrics.refused.labels("the queue is full").inc()
+        return "put off: the queue is full"
 
     async def _await_turn(self, waiter: Waiter, control: ControlConnection) -> StandbyParty | None:
         """Return a party when the client's turn has come; say its place in the queue meanwhile."""
@@ -283,7 +287,6 @@ class Server:
         most = self._limits.max_images_per_day
         if most and (reason := await self._in_executor(self._reserve, client, hello.images, day)):
             return self._refuse(guest, reason)
-        visitor.journal = party.journal
         session = ServerSession(
             fingerprint=client,
             party=party,
@@ -299,6 +302,9 @@ class Server:
             engine=self._engine,
         )
         try:
+            if reason := self._why_not(guest.peer):  # the list may have changed while it waited
+                return self._refuse(guest, reason)
+            visitor.journal = party.journal
             # at once, as this task may be cancelled before it returns
             visitor.ended = await session.run(hello, welcome, self._pool.watch)
             return visitor.ended
