@@ -75,6 +75,11 @@ MlpChoice = MlpForm | tuple[MlpForm, ...]
 Symbolic = TypeVar("Symbolic", Kind, MlpForm)
 
 
+def kinds_of(choice: HeadChoice) -> frozenset[Kind]:
+    """Return every attention kind that some row of a head uses."""
+    return frozenset(choice if isinstance(choice, tuple) else (choice,))
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayerArchitecture:
     """One layer: a choice per head, and one for its MLP.
@@ -90,9 +95,7 @@ class LayerArchitecture:
     @property
     def kinds(self) -> frozenset[Kind]:
         """Every attention kind that some row of this layer uses."""
-        return frozenset(
-            kind for head in self.heads for kind in (head if isinstance(head, tuple) else (head,))
-        )
+        return frozenset[Kind]().union(*map(kinds_of, self.heads))
 
     def of_first(self, tokens: int) -> "LayerArchitecture":
         """Return the choices of its first tokens."""

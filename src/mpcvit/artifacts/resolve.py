@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture
 from mpcvit.artifacts.choices import Choice, LayerMixture, Mixture, SearchConfig
-from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.config import ModelConfig, Pooling
 from mpcvit.artifacts.forms import Activation, FormChoice, LayerForm, NormForm
 from mpcvit.errors import UserError
 
@@ -28,6 +28,15 @@ def forms_of(model: ModelConfig, architecture: Architecture | Mixture) -> tuple[
             )
         )
     return tuple(forms)
+
+
+def queries_of(config: ModelConfig, architecture: Architecture, index: int) -> int:
+    """Return how many tokens of a block something later reads: of the last, those of the head."""
+    if index == config.depth - 1:
+        read = {Pooling.CLASS: 1, Pooling.CLASS_EXTRA: 2}
+        if config.pooling in read:
+            return read[config.pooling]
+    return forms_of(config, architecture)[index].tokens
 
 
 def made_explicit(model: ModelConfig, architecture: Architecture) -> Architecture:

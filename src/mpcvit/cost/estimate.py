@@ -6,7 +6,7 @@ computing are sums over shapes, whose coefficients were fitted to runs (`mpcvit 
 
 from dataclasses import dataclass
 
-from mpcvit.artifacts.architecture import Architecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm, kinds_of
 from mpcvit.artifacts.config import Activation, ModelConfig, NormForm
 from mpcvit.artifacts.latency import WAN, LatencyTable, LayerCosts
 from mpcvit.artifacts.profile import NetworkLink, Profile
@@ -195,7 +195,7 @@ def _lowered(model: ModelConfig, architecture: Architecture, batch_size: int) ->
     forms = forms_of(model, architecture)
     for index, (layer, form) in enumerate(zip(architecture.layers, forms, strict=True)):
         share = 1.0 if index + 1 < model.depth else _LAST_LAYER
-        kinds = [_kinds_of(choice) for choice in layer.heads]
+        kinds = [kinds_of(choice) for choice in layer.heads]
         per_score = sum(max(_kind(kind)[0] for kind in own) for own in kinds)
         tokens = form.tokens
         activations = tokens * (_PER_CHANNEL * model.width + _PER_HIDDEN * model.hidden)
@@ -208,10 +208,6 @@ def _lowered(model: ModelConfig, architecture: Architecture, batch_size: int) ->
 
 def _kind(kind: Kind) -> tuple[int, int]:
     return LOWERED_KINDS.get(kind, LOWERED_KINDS[SOFTMAX])
-
-
-def _kinds_of(choice: Kind | tuple[Kind, ...]) -> frozenset[Kind]:
-    return frozenset(choice if isinstance(choice, tuple) else (choice,))
 
 
 def _weights(model: ModelConfig) -> int:

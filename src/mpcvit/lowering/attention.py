@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from mpcvit.artifacts.architecture import HeadChoice
+from mpcvit.artifacts.architecture import HeadChoice, kinds_of
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.attention.kind_math import (
     Context,
@@ -19,13 +19,51 @@ from mpcvit.attention.kind_math import (
     merge,
     multiply,
     run_phases,
+    usual_scale,
 )
 from mpcvit.kinds.table import Kind
 from mpcvit.lowering.approximations import rectified_cube
-from mpcvit.lowering.heads import Part, folded_scale, split_heads
 from mpcvit.lowering.out_of_range import invert_watched
 from mpcvit.lowering.products import products
 from mpcvit.lowering.sites import LayerFunctions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Rows of one head that one kind computes."""
+
+    kind: Kind
+    head: int
+    tokens: tuple[int, ...]
+
+
+def split_heads(choices: Sequence[HeadChoice], queries: int) -> tuple[Part, ...]:
+    """Return the first `queries` rows of all heads, those of a kind together.
+
+    >>> from mpcvit.kinds.table import RELU_SOFTMAX as r, SCALING as s
+    >>> [(part.head, part.tokens) for part in split_heads([s, (r, s, r)], queries=3)]
+    [(1, (0, 2)), (0, (0, 1, 2)), (1, (1,))]
+    """
+    tokens_of: dict[tuple[Kind, int], list[int]] = {}
+    for head, choice in enumerate(choices):
+        kinds = choice if isinstance(choice, tuple) else (choice,) * queries
+        for token, kind in enumerate(kinds[:queries]):
+            tokens_of.setdefault((kind, head), []).append(token)
+    return tuple(
+        Part(kind=kind, head=head, tokens=tuple(tokens))
+        for (kind, head), tokens in sorted(
+            tokens_of.items(), key=lambda item: (item[0][0].name, item[0][1])
+        )
+    )
+
+
+def folded_scale(config: ModelConfig, choice: HeadChoice, tokens: int) -> float:
+    """Return the part of a kind's `score_scale` that a head's query weights take.
+
+    A head of one kind takes all of it, and a mixed head what is common to all kinds.
+    """
+    kinds = kinds_of(choice)
+    return math_of(*kinds).score_scale(config, tokens) if len(kinds) == 1 else usual_scale(config)
 
 
 @dataclass(frozen=True, kw_only=True)

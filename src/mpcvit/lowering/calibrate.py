@@ -1,15 +1,18 @@
-"""Calibration: the ranges of values that the exact network gives on real images."""
+"""Calibration: the ranges of values that the exact network gives, and how large they become."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.profile import Profile
+from mpcvit.errors import UserError
+from mpcvit.lowering.engine import EngineSettings, largest_safe
 from mpcvit.lowering.fold import Weights
-from mpcvit.lowering.jaxpr_walk import run_in_numpy
+from mpcvit.lowering.jaxpr_walk import RecordedValue, Traced, record_in_numpy, run_in_numpy
 from mpcvit.lowering.network import NetworkPart, network_parts
 from mpcvit.lowering.out_of_range import SeenRanges, watch_ranges
 from mpcvit.lowering.sites import Functions, Plan, Range, exact_functions
@@ -18,8 +21,12 @@ _BATCH = 64  # images at a time, which bounds the memory
 _GREYS = (0, 64, 128, 192, 255)
 _SQUARES = (1, 2, 4, 8)
 _RANDOM = 4  # of each kind
+_PRODUCTS = ("mul", "dot_general")
+_CLIP = 8  # that is offered; norms of trained networks rarely give more
 
 Progress = Callable[[str, int, int], None]
+StageValues = dict[str, list[RecordedValue]]
+"""What the products of each stage gave."""
 
 
 def calibrate(
@@ -46,21 +53,27 @@ def compute_logits(
 ) -> np.ndarray:
     """Return the logits of images, computed by NumPy part by part."""
     parts = network_parts(config, architecture, functions)
-
-    def watched(part: NetworkPart, own: Any, x: Any) -> tuple[Any, Any]:
-        result = part.function(own, x)
-        return result, seen.take() if seen else {}
-
     logits = []
     for start in range(0, len(images), _BATCH):
         x: Any = images[start : start + _BATCH]
         for part in parts:
-            x, met = run_in_numpy(partial(watched, part), weights[part.weights], x)
+            own = weights[part.weights]
+            x, met = run_in_numpy(_trace(part, own, x, seen), own, x)
             if seen:
                 seen.note(met)
         logits.append(x)
         progress("calibrating", start + len(x), len(images))
     return np.concatenate(logits)
+
+
+def _trace(part: NetworkPart, weights: Weights, x: Any, seen: SeenRanges | None = None) -> Traced:
+    """Trace a part of the network, and with it what watched functions are given."""
+
+    def watched(weights: Weights, x: Any) -> tuple[Any, Any]:
+        result = part.function(weights, x)
+        return result, seen.take() if seen else {}
+
+    return jax.make_jaxpr(watched, return_shape=True)(weights, x)
 
 
 def measure_error(
@@ -105,3 +118,56 @@ def odd_pictures(size: int, channels: int) -> dict[str, np.ndarray]:
         found[f"noise {index}"] = rng.integers(0, 256, shape, np.uint8)
         found[f"saturated noise {index}"] = (rng.integers(0, 2, shape) * 255).astype(np.uint8)
     return found
+
+
+def stage_values(
+    config: ModelConfig,
+    architecture: Architecture,
+    functions: Functions,
+    weights: Weights,
+    images: np.ndarray,
+) -> StageValues:
+    """Return the products of a lowered network, stage by stage."""
+    x: Any = images
+    values: StageValues = {}
+    for part in network_parts(config, architecture, functions):
+        own = weights[part.weights]
+        (x, _), values[part.name] = record_in_numpy(_trace(part, own, x), _PRODUCTS, own, x)
+    return values
+
+
+def count_products(values: StageValues, images: int) -> float:
+    """Return how many numbers an inference truncates."""
+    return sum(value.size for stage in values.values() for value in stage) / images
+
+
+def require_bounded(
+    values_of: Callable[[np.ndarray], StageValues],
+    pictures: Mapping[str, np.ndarray],
+    engine: EngineSettings,
+    profile: Profile,
+) -> None:
+    """Refuse a network whose values run away for some picture, and say in which block."""
+    values = values_of(np.stack([*pictures.values()]))
+    products = count_products(values, len(pictures))
+    limit = min(engine.apply(profile).magnitude_limit, largest_safe(engine, products=products))
+    if _first_beyond(values, limit) is None:
+        return
+    for name, picture in pictures.items():
+        if (found := _first_beyond(values_of(picture[None]), limit)) is not None:
+            stage, value = found
+            raise UserError(
+                f"{stage} runs away: for the picture {name!r} a product reaches "
+                f"{value.largest:.3g}, but the engine holds {limit:.3g}. Keep a layer norm where "
+                'the whole residual passes (model.layer_norms, such as "1.norm2"), or clip what '
+                f"batch norms give (model.clip = {_CLIP}), and train again"
+            )
+
+
+def _first_beyond(values: StageValues, limit: float) -> tuple[str, RecordedValue] | None:
+    """Return the first stage with a value beyond the limit, or with one that is no number."""
+    for name, stage in values.items():
+        for value in stage:
+            if not value.largest < limit:
+                return name, value
+    return None

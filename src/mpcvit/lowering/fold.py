@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm, kinds_of
 from mpcvit.artifacts.config import BlockForm, ModelConfig
 from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
 from mpcvit.artifacts.resolve import forms_of, head_norm_of, is_centred
 from mpcvit.attention.kind_math import math_of
-from mpcvit.lowering.heads import folded_scale, kinds_of
+from mpcvit.lowering.attention import folded_scale
 from mpcvit.lowering.products import NUMBERS_PER_EXCHANGE
 from mpcvit.model.checkpoint import Parameters
 

@@ -1,7 +1,7 @@
 """Every operation of a function, one by one: to see what it gives, or to round it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # where primitives keep the progr
 _ROUNDED = ("mul", "dot_general", "literal", "input")  # what fixed point rounds
 _Array = np.ndarray
 _QUICKLY: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
+
+Traced = tuple[core.ClosedJaxpr, Any]
+"""The operations of a function, and the shapes that it gives: `make_jaxpr` with `return_shape`."""
 
 Visit = Callable[[str, Any], Any]
 """Takes what an operation gave, under the primitive's name, and gives what others go on with."""
@@ -58,17 +61,34 @@ def record_values(function: Callable[..., Any], *arguments: Any) -> tuple[Any, l
     ]
 
 
-def run_in_numpy(function: Callable[..., Any], *arguments: Any, visit: Visit = _leave) -> Any:
+def run_in_numpy(traced: Traced, *arguments: Any, visit: Visit = _leave) -> Any:
     """Return what a function gives, each operation computed by NumPy, so that none is compiled.
 
     Lowering computes many networks on few images each, and compiling them would
     take longer than computing them.
     """
-    traced, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    program, result = traced
     inputs = [visit("input", np.asarray(leaf)) for leaf in jax.tree.leaves(arguments)]
     with np.errstate(all="ignore"):  # as JAX computes: what overflows is seen in the result
-        leaves = _evaluate(traced.jaxpr, traced.consts, inputs, visit, _apply_in_numpy, np.asarray)
+        leaves = _evaluate(
+            program.jaxpr, program.consts, inputs, visit, _apply_in_numpy, np.asarray
+        )
     return jax.tree.unflatten(jax.tree.structure(result), leaves)
+
+
+def record_in_numpy(
+    traced: Traced, operations: Container[str], *arguments: Any
+) -> tuple[Any, list[RecordedValue]]:
+    """Return what a function gives, and the results of some of its operations, in order."""
+    values: list[RecordedValue] = []
+
+    def note(operation: str, value: Any) -> Any:
+        if operation in operations:
+            largest = float(np.abs(value).max(initial=0.0))
+            values.append(RecordedValue(operation=operation, largest=largest, size=value.size))
+        return value
+
+    return run_in_numpy(traced, *arguments, visit=note), values
 
 
 def in_fixed_point(function: Callable[..., Any], fraction_bits: int) -> Callable[..., np.ndarray]:

@@ -18,8 +18,15 @@ from mpcvit.data import Photos, make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering import ERROR_BUDGET
 from mpcvit.lowering.approximations import GeluPolynomial
-from mpcvit.lowering.bounded import count_products, require_bounded, stage_values
-from mpcvit.lowering.calibrate import Progress, calibrate, measure_error, odd_pictures
+from mpcvit.lowering.calibrate import (
+    Progress,
+    calibrate,
+    count_products,
+    measure_error,
+    odd_pictures,
+    require_bounded,
+    stage_values,
+)
 from mpcvit.lowering.engine import choose_engine, require_safe
 from mpcvit.lowering.fit_plan import fit_plan, search_plan
 from mpcvit.lowering.fold import Weights, fold

@@ -15,11 +15,10 @@ from jax import Array
 
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import Activation, BlockForm, ModelConfig, Pooling
-from mpcvit.artifacts.resolve import forms_of, is_centred
+from mpcvit.artifacts.resolve import forms_of, is_centred, queries_of
 from mpcvit.attention.kind_math import gather, merge
 from mpcvit.lowering.attention import AttentionLayer
 from mpcvit.lowering.fold import Weights
-from mpcvit.lowering.heads import queries_of
 from mpcvit.lowering.sites import EMBED_NORM, HEAD_NORM, Function, Functions, layer_functions
 from mpcvit.model.vit import merge_to, pool
 

@@ -16,7 +16,7 @@ from jax import Array, lax
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.forms import LayerForm, NormForm
-from mpcvit.artifacts.resolve import forms_of, head_norm_of
+from mpcvit.artifacts.resolve import forms_of, head_norm_of, queries_of
 from mpcvit.errors import UserError
 from mpcvit.lowering.approximations import (
     GELU_FORMS,
@@ -28,7 +28,6 @@ from mpcvit.lowering.approximations import (
     SteepFunction,
     rectified_cube,
 )
-from mpcvit.lowering.heads import queries_of
 from mpcvit.model.layers import activate
 
 Function = Callable[[Array], Array]

@@ -9,8 +9,7 @@ from mpcvit.artifacts.profile import load_profile
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import SCALING
-from mpcvit.lowering.bounded import require_bounded, stage_values
-from mpcvit.lowering.calibrate import odd_pictures
+from mpcvit.lowering.calibrate import odd_pictures, require_bounded, stage_values
 from mpcvit.lowering.engine import choose_engine
 from mpcvit.lowering.jaxpr_walk import RecordedValue
 from mpcvit.lowering.lower import lower
