@@ -40,4 +40,4 @@ def test_the_parties(walks):
 
 def test_no_two_files_call_each_other(walks):
     found = {pair for walk in walks.values() for pair in walk.pairs}
-    assert found <= {("secure/spu/answer.py", "secure/spu/masked.py")}  # which asks it for noise
+    assert not found

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mpcvit.artifacts.record import Reveal
 from mpcvit.lowering.out_of_range import Trust
-from mpcvit.secure.spu.answer import Opening, choose_best, is_kept
-from mpcvit.secure.spu.masked import mask_best, mask_checks
+from mpcvit.secure.spu.answer import Opening
+from mpcvit.secure.spu.best import choose_best, count_noise, is_kept, mask_best, mask_checks
 
 VALUES = st.integers(-3, 3) | st.sampled_from([-(2**20), 2**20])  # few, so that ties are common
 ODD, EVEN = 7, 10  # classes: as few numbers as show both, because each is compiled
@@ -27,8 +27,10 @@ def best(*args, **options):
 @partial(jax.jit, static_argnames="groups")
 def mask(values, checks, noise=None, groups=1):
     """Mask the best with a lead of 1.5; without noise, by numbers that show every zero."""
-    draw = positive_noise(values) if noise is None else lambda _: noise
-    return fields_of(mask_best(values, draw, checks=checks, lead=1.5, groups=groups))
+    if noise is None:
+        size = count_noise(values, checks=checks, lead=1.5, groups=groups)
+        noise = jnp.ones((len(values), size))
+    return fields_of(mask_best(values, noise, checks=checks, lead=1.5, groups=groups))
 
 
 def fields_of(found):
@@ -79,20 +81,8 @@ def test_a_thousand_classes_take_two_levels():
     for count in (1, 5):
         found = choose_best(jnp.asarray(values, jnp.float32), count)
         assert found.chosen.tolist() == [best_of(row, count) for row in values]
-    masked = mask_best(jnp.asarray(values, jnp.float32), positive_noise(values))
+    masked = mask_best(jnp.asarray(values, jnp.float32), jnp.ones((2, count_noise(values))))
     assert (masked.chosen == 0).tolist() == [best_of(row, 1) for row in values]
-
-
-def positive_noise(rows):
-    """Numbers whose sums are 0 only if there are none, each used once."""
-    calls = []
-
-    def noise(count):
-        assert not calls
-        calls.append(count)
-        return jnp.ones((len(rows), count))
-
-    return noise
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,7 +95,7 @@ def test_masked_answers_are_those_of_counts(row, groups):
     assert (masked["chosen"] == 0).tolist() == expected["chosen"].tolist()
     assert (masked["leads"] == 0).tolist() == expected["leads"].tolist()
     assert (masked["is_kept"] == 0).tolist() == expected["is_kept"].tolist()
-    only = mask_checks(checks, positive_noise(values))
+    only = mask_checks(checks, jnp.ones(checks.shape))
     assert (only == 0).tolist() == expected["is_kept"].tolist()
 
 
