@@ -7,7 +7,6 @@ and, for a misspelling, the nearest valid name.
 
 import dataclasses
 import json
-import math
 import sys
 import types
 import typing
@@ -261,8 +260,8 @@ def _convert(hint: Any, value: Any, path: str, origin: str) -> Any:
         return _convert_mapping(typing.get_args(hint), value, path, origin)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is float and number:
-        if not math.isfinite(value):
-            raise UserError(f"{subject} must be finite, not {value}")
+        if not abs(value) <= sys.float_info.max:  # a whole number may be too large for a float
+            raise UserError(f"{subject} must be finite, not {_shown(value)}")
         return float(value)
     if hint is Path and isinstance(value, str):
         return Path(value)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
 
 class UserError(Exception):
     """Input that cannot be used: says what was wrong, where, and what to do.
@@ -31,6 +33,25 @@ def needs_extra(extra: str, what: str) -> Iterator[None]:
         raise MissingExtraError(
             f"{what} needs {missing}; run pip install 'mpcvit[{extra}]'"
         ) from error
+
+
+def shown(text: str) -> str:
+    """Return a text that others wrote as a terminal may show it: nothing in it is obeyed.
+
+    >>> shown("cat\\x1b[2J"), shown("naïve, 猫")
+    ('cat\\\\x1b[2J', 'naïve, 猫')
+    """
+    return "".join(
+        character
+        if character.isprintable() or character == _NO_BREAK
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def shown_lines(text: str) -> str:
+    """Return a text like `shown`, but keep its lines apart."""
+    return "\n".join(map(shown, text.split("\n")))
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -11,6 +11,24 @@ from mpcvit.artifacts.config import ModelConfig, Pooling
 from mpcvit.artifacts.forms import Activation, FormChoice, LayerForm, NormForm
 from mpcvit.errors import UserError
 
+MOST_PARAMETERS = 2_000_000_000  # ViT-Giant has 1.8 billion
+_MOST = {
+    **{"image_size": 2048, "channels": 16, "depth": 256, "heads": 256, "width": 16_384},
+    **{"classes": 100_000, "tokens": 65_536},
+}
+
+
+def require_reasonable(model: ModelConfig) -> None:
+    """Refuse sizes that no model has, before anything of these sizes is made."""
+    for name, most in _MOST.items():
+        if not 0 < getattr(model, name) <= most:
+            raise UserError(f"its {name} of {getattr(model, name)} is not within 1 and {most}")
+    patch_values = model.patch_size**2 * model.channels
+    per_layer = model.width**2 * (4 + 2 * model.mlp_ratio)
+    around = model.width * (patch_values + model.tokens + model.classes)
+    if model.depth * per_layer + around > MOST_PARAMETERS:
+        raise UserError(f"it has more than {MOST_PARAMETERS:,} parameters")
+
 
 def forms_of(model: ModelConfig, architecture: Architecture | Mixture) -> tuple[LayerForm, ...]:
     """Return the form of each layer."""

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from mpcvit import __version__
 from mpcvit.artifacts.profile import InsecureProfileWarning
-from mpcvit.errors import UserError
+from mpcvit.errors import UserError, shown_lines
 
 # As the help shows them: by what a user wants, and in the order of the work.
 PANELS = {
@@ -42,7 +42,8 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except UserError as error:
-            typer.echo(f"mpcvit: {error}", err=True)
+            # it may repeat what a file or a peer brought
+            typer.echo(f"mpcvit: {shown_lines(str(error))}", err=True)
             raise typer.Exit(2) from error
         except OSError as error:
             if error.errno not in _FULL:

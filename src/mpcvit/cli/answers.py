@@ -13,7 +13,7 @@ from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.record import Reveal, RunRecord
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.codec import encode, save
-from mpcvit.errors import UserError
+from mpcvit.errors import UserError, shown
 from mpcvit.storage import require_writable
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _telling_what_is_kept(path: Path, answers: Mapping[int, Any], total: int) ->
 def _print_answer(picture: Path, answer: "ImageAnswer", output: Output) -> None:
     """Print what is known of an image now, unless all come at the end."""
     if not output.as_json:
-        print(f"{picture}: {answer.words}", flush=True)
+        print(f"{shown(str(picture))}: {answer.words}", flush=True)
     elif output.stream:
         print(json.dumps(_prediction(picture, answer)), flush=True)
 

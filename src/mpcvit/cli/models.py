@@ -16,7 +16,7 @@ from mpcvit.cli.options import (
 from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.cli.start import import_checkpoint
-from mpcvit.errors import UserError
+from mpcvit.errors import UserError, shown
 from mpcvit.storage import read_text
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def show(model_file: ModelFile, as_json: AsJson = False) -> None:
     _print_section("\nParameters", {name: f"{size:>12,}" for name, size in sizes.items()})
     _print_section("\nInput", _input_of(checkpoint))
     _print_section("\nProvenance", {**provenance.pop("environment"), **provenance})
-    print(f"\nClasses ({len(checkpoint.classes)})\n  {', '.join(checkpoint.classes)}")
+    print(f"\nClasses ({len(checkpoint.classes)})\n  {', '.join(map(shown, checkpoint.classes))}")
 
 
 @app.command(name="import")

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mpcvit.errors import shown
+
 _MISSING = "–"
 
 
@@ -15,7 +17,7 @@ def print_pairs(pairs: Mapping[str, Any], indent: str = "") -> None:
     """Print a line for each name with its value; several lines of a value stand below it."""
     width = max(map(len, pairs))
     for name, value in pairs.items():
-        first, *others = str(value).splitlines() or [""]
+        first, *others = map(shown, str(value).splitlines() or [""])
         print(f"{indent}{name:<{width}}  {first}")
         for line in others:
             print(f"{indent}{'':<{width}}  {line}")

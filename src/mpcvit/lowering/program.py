@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.provenance import Provenance
-from mpcvit.artifacts.resolve import validate
+from mpcvit.artifacts.resolve import require_reasonable, validate
 from mpcvit.codec import decode, encode, register, save
 from mpcvit.data import make_inputs
 from mpcvit.dealer.script import Script
@@ -44,6 +44,7 @@ from mpcvit.model.checkpoint import (
     digest,
     flatten_parameters,
     fuse_linears,
+    nest,
     read_tensors,
 )
 from mpcvit.storage import read_json, replacing_folder
@@ -74,6 +75,7 @@ class PublicProgram:
 
     def __post_init__(self) -> None:
         model = self.model
+        require_reasonable(model)
         validate(model, self.architecture)
         if len(self.classes) != model.classes or len(self.data.mean) != model.channels:
             raise UserError("the parts of the program do not fit each other")
@@ -322,7 +324,7 @@ class SecureProgram:
         try:
             return cls(
                 public=description.public,
-                parameters=unflatten_dict(tensors, sep="."),
+                parameters=nest(tensors),
                 calibration=description.calibration,
                 provenance=description.provenance,
             )

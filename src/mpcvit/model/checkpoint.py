@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.provenance import Provenance, advice_on
-from mpcvit.artifacts.resolve import validate
+from mpcvit.artifacts.resolve import require_reasonable, validate
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 from mpcvit.model.vit import parameter_shapes
@@ -103,7 +103,7 @@ class Checkpoint:
                 ),
                 data=part("data", lambda document: decode(DataConfig, document, "data")),
                 classes=part("classes", lambda names: tuple(str(name) for name in names)),
-                parameters=unflatten_dict(tensors, sep="."),
+                parameters=nest(tensors),
                 provenance=part(
                     "provenance", lambda document: decode(Provenance, document, "provenance")
                 ),
@@ -120,6 +120,23 @@ def flatten_parameters(parameters: Parameters) -> dict[str, np.ndarray]:
     ['head.bias']
     """
     return {name: np.ascontiguousarray(leaf) for name, leaf in _flatten(parameters).items()}
+
+
+def nest(tensors: Mapping[str, np.ndarray]) -> Parameters:
+    """Return the tree of named tensors: the inverse of `flatten_parameters`.
+
+    >>> nest({"head": np.zeros(1), "head.bias": np.zeros(1)})
+    Traceback (most recent call last):
+    mpcvit.errors.UserError: 'head' is a tensor, and the beginning of another one's name
+    """
+    for name in tensors:
+        parts = name.split(".")
+        for end in range(1, len(parts)):
+            if (beginning := ".".join(parts[:end])) in tensors:
+                raise UserError(
+                    f"'{beginning}' is a tensor, and the beginning of another one's name"
+                )
+    return unflatten_dict(dict(tensors), sep=".")
 
 
 def digest(tensors: Mapping[str, np.ndarray]) -> str:
@@ -143,13 +160,15 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError, TypeError) as error:
+    # NumPy has neither every type of the format nor as many axes
+    except (SafetensorError, OSError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{path} is damaged or is not a safetensors file: {error}") from error
 
 
 def _check(checkpoint: Checkpoint) -> None:
     """Refuse parameters that do not fit the model they come with."""
     model, architecture = checkpoint.model, checkpoint.architecture
+    require_reasonable(model)
     validate(model, architecture)
     if len(checkpoint.classes) != model.classes:
         raise UserError(

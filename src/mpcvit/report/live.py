@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from mpcvit.artifacts.provenance import judged_by
+from mpcvit.errors import shown_lines
 from mpcvit.progress import Progress as Report
 from mpcvit.train.loop import EpochEvent, StepEvent
 
@@ -29,7 +30,8 @@ LINE_EVERY_S = 10.0
 
 def tell(sentence: str) -> None:
     """Say something beside the results, as a line of its own."""
-    console.print(sentence, highlight=False, soft_wrap=True)
+    # no markup, as it may name files whose names have brackets
+    console.print(shown_lines(sentence), highlight=False, soft_wrap=True, markup=False)
 
 
 class _Progress(Progress):

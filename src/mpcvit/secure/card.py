@@ -9,6 +9,7 @@ from mpcvit.artifacts.config import DataConfig, ModelConfig
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Protocol
 from mpcvit.artifacts.record import Reveal
+from mpcvit.artifacts.resolve import MOST_PARAMETERS, require_reasonable
 from mpcvit.codec import decode, encode, register
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model, PublicProgram
@@ -24,11 +25,6 @@ run on. By the clock it has paid from the second to the fourth run on, depending
 (`pays_from` in results/secure/lowering-dealer.csv).
 """
 
-_MAX_SIZES = {
-    **{"image_size": 2048, "channels": 16, "depth": 256, "heads": 256, "width": 16_384},
-    **{"classes": 100_000, "tokens": 65_536},
-}
-_MAX_PARAMETERS = 2_000_000_000  # ViT-Giant has 1.8 billion
 _MAX_NAME = 200  # characters of a class's name
 
 
@@ -78,12 +74,12 @@ class ModelCard:
     def from_dict(cls, document: Any) -> "ModelCard":
         """Decode what the model owner sent, and believe nothing of it."""
         try:
-            _require_reasonable(decode(ModelConfig, document["public"]["model"], "model"))
+            require_reasonable(decode(ModelConfig, document["public"]["model"], "model"))
             card = decode(cls, document, "the description")
             if any(len(name) > _MAX_NAME for name in card.public.classes):
                 raise UserError(f"a class's name has more than {_MAX_NAME} characters")
-            if sum(map(math.prod, card.public.shapes.values())) > _MAX_PARAMETERS:
-                raise UserError(f"it has more than {_MAX_PARAMETERS:,} parameters")
+            if sum(map(math.prod, card.public.shapes.values())) > MOST_PARAMETERS:
+                raise UserError(f"it has more than {MOST_PARAMETERS:,} parameters")
             _ = card.opening()  # refuses what says nothing
             return card
         except (UserError, TypeError, KeyError, AttributeError, ValueError) as error:
@@ -98,15 +94,3 @@ def settled(profile: Profile, card: ModelCard, runs: int) -> Profile:
     """
     reuse = profile.reuse_weight_masks and card.public.plan is not None and runs >= LEAST_RUNS
     return replace(profile, reuse_weight_masks=reuse)
-
-
-def _require_reasonable(model: ModelConfig) -> None:
-    """Refuse sizes that no model has, before anything of these sizes is made."""
-    for name, most in _MAX_SIZES.items():
-        if not 0 < getattr(model, name) <= most:
-            raise UserError(f"its {name} of {getattr(model, name)} is not within 1 and {most}")
-    patch_values = model.patch_size**2 * model.channels
-    per_layer = model.width**2 * (4 + 2 * model.mlp_ratio)
-    around = model.width * (patch_values + model.tokens + model.classes)
-    if model.depth * per_layer + around > _MAX_PARAMETERS:
-        raise UserError(f"it has more than {_MAX_PARAMETERS:,} parameters")

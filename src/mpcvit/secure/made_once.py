@@ -15,6 +15,8 @@ from mpcvit.storage import cache_folder, replacing
 Progress = Callable[[int, int], None]
 
 _DIGEST_BYTES = 32
+# where others may write, a link might lead anywhere, and opening a pipe might never end
+_PLAINLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LOOKS_EVERY_S = 0.05
 _PATIENCE_S = 120.0  # with a process that makes something and does not end
 
@@ -72,8 +74,10 @@ class MadeOnce:
 
     def _read(self, key: str) -> bytes | None:
         try:
-            with self._path(key).open("rb") as file:
-                status, content = os.fstat(file.fileno()), file.read()
+            handle = os.open(self._path(key), os.O_RDONLY | _PLAINLY)
+            with os.fdopen(handle, "rb") as file:
+                status = os.fstat(handle)
+                content = file.read() if stat.S_ISREG(status.st_mode) else b""
         except OSError:
             return None
         digest, content = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
@@ -94,7 +98,7 @@ def _claim(path: Path) -> Iterator[bool]:
     """Give whether this process may make something. A claim ends with its process."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        lock = os.open(path, os.O_CREAT | os.O_RDWR | _PLAINLY, 0o600)
     except OSError:
         yield True  # nothing can be shared here
         return

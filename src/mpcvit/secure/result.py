@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpcvit.artifacts.record import Reveal, RunRecord
-from mpcvit.errors import UserError
+from mpcvit.errors import UserError, shown
 
 REVEALED = {
     Reveal.CLASS: "the class alone",
@@ -80,19 +80,19 @@ class ImageAnswer:
 
     @property
     def words(self) -> str:
-        """What is known of the image, and no more."""
+        """What is known of the image, and no more. The model owner wrote the names of classes."""
         if not self.trusted:
             return "no answer"
         if self.logits is not None:
             likeliest = self.probabilities(LIKELIEST)
-            shown = ", ".join(f"{name} {100 * odds:.1f} %" for name, odds in likeliest)
+            said = ", ".join(f"{shown(name)} {100 * odds:.1f} %" for name, odds in likeliest)
         else:
-            shown = ", ".join(self.likeliest)
+            said = ", ".join(map(shown, self.likeliest))
         if self.rounded is not None:
-            shown += f" (rounded logits {' '.join(map(str, self.rounded))})"
+            said += f" (rounded logits {' '.join(map(str, self.rounded))})"
         if self.close:
-            shown += "; too close to be sure, as lowering may have changed which class is first"
-        return shown
+            said += "; too close to be sure, as lowering may have changed which class is first"
+        return said
 
     def probabilities(self, count: int) -> list[tuple[str, float]]:
         """Return the likeliest classes, with the softmax of the logits."""

@@ -25,6 +25,7 @@ MOST_BYTES = 32_000_000  # of one picture's file
 MOST_HELD_BYTES = 512_000_000  # of all that have no answer yet
 MOST_PICTURES = 2_000
 _MOST_NAME = 120
+_MOST_SUFFIX = 16  # bytes; a longer one names no kind of picture, and may be too long for a disk
 _STOP_S = 5.0
 
 
@@ -163,8 +164,10 @@ class Desk:
 
     def _run(self, own: list[Picture]) -> None:
         """Classify pictures in one session; a picture that the session refuses is left out."""
-        links = [self._link(picture) for picture in own]
+        links: list[Path] = []
         try:
+            for picture in own:
+                links.append(self._link(picture))
             result = self._classify(
                 links,
                 progress=self._progressed,
@@ -188,7 +191,9 @@ class Desk:
 
         No path is the beginning of another, so that a message names one of them alone.
         """
-        link = self._folder / f"{picture.number:04}{Path(picture.name).suffix}"
+        suffix = Path(picture.name).suffix
+        kept = suffix if len(os.fsencode(suffix)) <= _MOST_SUFFIX else ""
+        link = self._folder / f"{picture.number:04}{kept}"
         link.symlink_to(f"/proc/{os.getpid()}/fd/{picture.descriptor}")
         return link
 
@@ -215,7 +220,7 @@ class Desk:
         """Give the reason to the pictures without an answer, or to those that are named."""
         named = {
             picture.number: line.replace(str(link), picture.name)
-            for picture, link in zip(own, links, strict=True)
+            for picture, link in zip(own, links, strict=False)  # not all, if one cannot be made
             for line in message.splitlines()
             if str(link) in line
         }

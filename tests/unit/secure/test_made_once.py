@@ -86,6 +86,30 @@ def test_what_is_not_believed(folder, monkeypatch, harm):
     assert MadeOnce("things").find("key0") is None
 
 
+def test_what_another_user_lays_into_the_folder(folder, tmp_path):
+    """Into a folder that others may write: a pipe without an end, and links to files of ours."""
+    make_all(MadeOnce("things"), [])
+    (folder / "key0.kept").unlink()
+    os.mkfifo(folder / "key0.kept")
+    (folder / "key1.kept").rename(tmp_path / "elsewhere")
+    (folder / "key1.kept").symlink_to(tmp_path / "elsewhere")
+    for key in KEYS[:2]:
+        (folder / f"{key}.lock").symlink_to(tmp_path / "victim")
+    found, made = [], []
+
+    def use():
+        found.extend(map(MadeOnce("things").find, KEYS[:2]))
+        make_all(MadeOnce("things"), made)
+
+    user = threading.Thread(target=use, daemon=True)
+    user.start()
+    user.join(10)
+    assert not user.is_alive()
+    assert found == [None, None]
+    assert sorted(made) == KEYS[:2]  # the others are as they were
+    assert not (tmp_path / "victim").exists()
+
+
 def test_kept_for_this_user_alone(folder):
     umask = os.umask(0o002)  # as distributions have it where every user has a group
     try:

@@ -190,3 +190,24 @@ def test_closing_ends_a_session_that_runs(desk, sessions, pictures):
     wait_until(lambda: desk.show()["phase"] is not None)
     desk.close()
     assert not desk._worker.is_alive()
+
+
+def test_a_picture_whose_name_is_too_long_for_a_disk(desk, sessions, pictures):
+    """A name of a web page has no limit, and a session must not end by it."""
+    desk.add("a." + 118 * "猫", pictures["red"].read_bytes())
+    desk.add("b.png", pictures["blue"].read_bytes())
+    desk.start()
+    wait(desk)
+    assert words(desk) == ["red", "blue"]
+
+
+def test_a_folder_that_vanishes_ends_one_session(desk, sessions, pictures):
+    folder, aside = desk._folder, desk._folder.with_name("aside")
+    folder.rename(aside)
+    drop(desk, pictures, "red")
+    wait(desk)
+    assert states(desk) == ["failed"]
+    aside.rename(folder)
+    desk.start()
+    wait(desk)
+    assert words(desk) == ["red"]
