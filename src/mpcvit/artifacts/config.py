@@ -62,9 +62,10 @@ class DataConfig:
     def require_size(self, image_size: int) -> None:
         """Refuse pictures that are scaled to less than the model's size."""
         require(
-            self.fit.edge_for(image_size) >= image_size,
+            self.fit.edge_for(image_size) >= self.fit.whole(image_size),
             "data.fit.edge",
-            f"({self.fit.edge}) must not be smaller than model.image_size ({image_size})",
+            f"({self.fit.edge}) must not be smaller than model.image_size ({image_size})"
+            + (f" and data.fit.uncovered ({self.fit.uncovered})" if self.fit.uncovered else ""),
         )
 
 

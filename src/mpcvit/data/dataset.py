@@ -196,7 +196,7 @@ def _load(
 ) -> Split:
     crop, fit = config.eval_crop, config.fit
     if split == "train":  # kept whole: augmentation cuts
-        crop, fit = 1.0, replace(fit, edge=0)
+        crop, fit = 1.0, replace(fit, edge=0, uncovered=0)
 
     def decode() -> ImageSource:
         examples = source.open_split(split, channels)

@@ -96,7 +96,7 @@ def fit_image(
 
     The rule `cut` scales the shorter side to floor(size / crop) and cuts size x size from
     the middle: timm's crop_pct, but in one step. The others scale first, to whole pixels,
-    and cut then, as Hugging Face and torchvision do.
+    and cut then, as Hugging Face and torchvision do; what patches do not cover is left out.
 
     >>> fit_image(np.zeros((4, 6, 3), np.uint8), 5, crop=0.8).shape
     (5, 5, 3)
@@ -129,7 +129,7 @@ def _scale_and_cut(
     if fit.rule is FitRule.SHORTER:
         shorter = min(width, height)
         wide, tall = int(edge * width / shorter), int(edge * height / shorter)
-    left, top = ((side - size) / 2 for side in (wide, tall))
+    left, top = ((side - fit.whole(size)) / 2 for side in (wide, tall))
     left, top = (round(left), round(top)) if fit.rounds_half else (int(left), int(top))
     if wide * tall <= _MOST_PIXELS:
         return picture.resize((wide, tall), filter).crop((left, top, left + size, top + size))

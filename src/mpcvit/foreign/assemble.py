@@ -50,20 +50,20 @@ def join_heads(matched: Matched) -> bool:
 
 
 def place_tokens(
-    matched: Matched, pooling: Pooling, *, patches_only: bool, origin: str
+    matched: Matched, pooling: Pooling, *, placed: int | None, origin: str
 ) -> tuple[int, int]:
     """Give every token its position; return the number of extra tokens and the patches' side.
 
-    Positions may belong to all tokens, or to the patches with or without the class token
-    (`patches_only`: the source says that). What has none gets zeros. A class token that the
-    head does not read is an extra token.
+    Positions may belong to all tokens, or to the patches with or without the class token.
+    `placed` says how many tokens before the patches have one, where the source tells. What has
+    none gets zeros. A class token that the head does not read is an extra token.
     """
     own, width = matched.parameters, matched.sizes["width"]
     position = own["embed/position"]
     extra = own.pop("extra_tokens", np.zeros((0, width), np.float32))
     token = own.get("embed/class_token")
     leading = len(extra) + (token is not None)
-    counts = [0] if patches_only else [leading, int(token is not None), 0]
+    counts = [leading, int(token is not None), 0] if placed is None else [placed]
     covered = next(
         (count for count in counts if _side(len(position) - count) is not None),
         None,
@@ -119,9 +119,23 @@ def change_size(
     return changed
 
 
-def scale_fit(preprocessing: Preprocessing, image_size: int) -> Preprocessing:
-    """Return how pictures are prepared for images of another size."""
-    fit, before = preprocessing.fit, preprocessing.image_size
+def scale_fit(preprocessing: Preprocessing, model: ModelConfig) -> Preprocessing:
+    """Return how pictures are prepared for a model of another size.
+
+    A prepared picture may be larger by less than a patch: a convolution does not reach the rest.
+    """
+    fit, before, size = preprocessing.fit, preprocessing.image_size, model.image_size
     if fit is None or before is None:
         return preprocessing
-    return replace(preprocessing, fit=fit.scaled(before, image_size), image_size=image_size)
+    if cover(before, model.patch_size) == size:
+        return replace(preprocessing, fit=replace(fit, uncovered=before - size), image_size=size)
+    return replace(preprocessing, fit=fit.scaled(before, size), image_size=size)
+
+
+def cover(pixels: int, patch: int) -> int:
+    """Return how many pixels whole patches cover.
+
+    >>> cover(384, 14), cover(224, 16)
+    (378, 224)
+    """
+    return pixels // patch * patch

@@ -20,7 +20,7 @@ from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Activation, BlockForm, Pooling
 from mpcvit.artifacts.forms import NormForm
 from mpcvit.errors import UserError
-from mpcvit.foreign.assemble import SECOND_HEAD, change_size, scale_fit
+from mpcvit.foreign.assemble import SECOND_HEAD, change_size, cover, scale_fit
 from mpcvit.foreign.mapping import Layout, Rule, embedding, linear, match, nest, norm, tokens
 from mpcvit.foreign.model import (
     ForeignModel,
@@ -55,6 +55,7 @@ class _Family:
     pooling: Pooling = Pooling.CLASS
     eps: float = 1e-12
     activation: str = "gelu"
+    placed: int = 1  # tokens before the patches that have positions
     norm: NormForm | None = None  # of the head
     is_nested: bool = False  # settings are in vision_config
     resizes: bool = False  # takes images of any size, and interpolates positions
@@ -63,7 +64,7 @@ class _Family:
 
 FAMILIES = {
     "vit": _Family(name="ViT", processor="ViT"),
-    "deit": _Family(name="DeiT", processor="DeiT"),
+    "deit": _Family(name="DeiT", processor="DeiT", placed=2),
     "dinov2": _Family(
         name="Dinov2", processor="Bit", pooling=Pooling.CLASS_MEAN, eps=1e-6, resizes=True
     ),
@@ -90,6 +91,7 @@ FAMILIES = {
         pooling=Pooling.MEAN,
         eps=1e-6,
         activation="gelu_pytorch_tanh",
+        placed=0,
         is_nested=True,
     ),
 }
@@ -127,6 +129,7 @@ def convert(source: Source, options: Options) -> ForeignModel:
         heads=choose_heads(stated=heads, options=options, origin=origin),
         block=BlockForm.PRE,
         pooling=family.pooling,
+        placed=family.placed,
         norm_eps=_find_eps(settings, family, origin),
         activation=_find_activation(settings, family, origin),
     )
@@ -142,13 +145,16 @@ def convert(source: Source, options: Options) -> ForeignModel:
         channels=model.channels,
         where=str(Path(origin).parent / PREPROCESSOR),
     )
-    found = preprocessing.image_size
-    wanted = options.image_size or (family.resizes and found) or model.image_size
-    if not options.image_size and found not in (None, wanted):
+    found, patch = preprocessing.image_size, model.patch_size
+    covered = None if found is None else cover(found, patch)
+    wanted = options.image_size or (family.resizes and covered) or model.image_size
+    # what the network was made for, beyond which it takes nothing there
+    fits = found in (None, wanted, settings.get("image_size")) or family.resizes
+    if not options.image_size and not (fits and covered in (None, wanted)):
+        other = f", or add --image-size {covered} to interpolate positions"
         raise UserError(
             f"{origin} takes images of {model.image_size} pixels, but its {PREPROCESSOR} makes "
-            f"images of {found}: mend that file, or add --image-size {found} to interpolate "
-            "positions"
+            f"images of {found}: mend that file" + (other if covered not in (0, wanted) else "")
         )
     model = change_size(model, matched, wanted, antialias=family.antialias, origin=origin)
     architecture = Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads)
@@ -157,9 +163,9 @@ def convert(source: Source, options: Options) -> ForeignModel:
         architecture=replace(architecture, norm=family.norm),
         parameters=nest(matched.parameters),
         classes=name_classes(
-            _list_names(config.get("id2label")), model.classes, options=options, origin=origin
+            config.get("id2label"), model.classes, key="id2label", options=options, origin=origin
         ),
-        preprocessing=scale_fit(preprocessing, wanted),
+        preprocessing=scale_fit(preprocessing, model),
         origin=f"Hugging Face's {family.name}ForImageClassification",
     )
 
@@ -302,9 +308,3 @@ def _find_activation(settings: Mapping[str, Any], family: _Family, origin: str) 
             f"{origin} uses hidden_act {name!r}, but only {', '.join(_ACTIVATIONS)} can be read"
         )
     return _ACTIVATIONS[name]
-
-
-def _list_names(labels: Any) -> list[str] | None:
-    if not isinstance(labels, Mapping):
-        return None
-    return [str(labels.get(str(number), number)) for number in range(len(labels))]

@@ -1,7 +1,7 @@
 """What reading a foreign checkpoint gives, and the steps that all formats share."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,14 +73,14 @@ def describe_model(
     block: BlockForm,
     norm_eps: float,
     pooling: Pooling | None = None,
-    patches_only: bool = False,
+    placed: int | None = None,
     activation: Activation = Activation.GELU,
     attention_eps: float = ModelConfig.attention_eps,
 ) -> ModelConfig:
     """Return the model's configuration, and make its parameters those of our network.
 
     Sizes follow from the shapes of the tensors. Without `pooling`, the head reads the class
-    token if there is one. `patches_only` says that other tokens have no positions.
+    token if there is one. `placed` says how many tokens before the patches have positions.
     """
     own, sizes = matched.parameters, matched.sizes
     if pooling is None:
@@ -91,7 +91,7 @@ def describe_model(
         own[f"norm/{part}"] = own.pop(f"pooled_norm/{part}")
     fold_scales(matched)
     fold_defaults(matched)
-    extra_tokens, side = place_tokens(matched, pooling, patches_only=patches_only, origin=origin)
+    extra_tokens, side = place_tokens(matched, pooling, placed=placed, origin=origin)
     try:
         return ModelConfig(
             image_size=side * sizes["patch"],
@@ -140,15 +140,29 @@ def choose_heads(
 
 
 def name_classes(
-    stated: Sequence[str] | None, count: int, *, options: Options, origin: str
+    stated: Any, count: int, *, key: str = "", options: Options, origin: str
 ) -> tuple[str, ...]:
-    """Return the user's names, else the source's, else numbers."""
+    """Return the user's names, else those that the source has below `key`, else numbers."""
     if options.class_names is not None:
         if len(options.class_names) != count:
             raise UserError(
                 f"{origin} has {count} classes, but {len(options.class_names)} names were given"
             )
         return options.class_names
-    if stated is not None and len(stated) == count:
-        return tuple(stated)
-    return tuple(str(number) for number in range(count))
+    if not stated:
+        return tuple(str(number) for number in range(count))
+    numbers = [str(number) for number in range(count)]
+    if isinstance(stated, Mapping) and set(stated) == set(numbers):
+        stated = [stated[number] for number in numbers]
+    if (
+        not isinstance(stated, list)
+        or len(stated) != count
+        or not all(type(name) in (str, int) for name in stated)
+    ):
+        found = len(stated) if isinstance(stated, Mapping | list) else "no"
+        raise UserError(
+            f"{origin} has {count} classes, but {key} in its config.json has {found} names, or not "
+            f"a name for each of the numbers 0 to {count - 1}: mend it, or add --class-names to "
+            "mpcvit import"
+        )
+    return tuple(map(str, stated))

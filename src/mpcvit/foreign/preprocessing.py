@@ -56,10 +56,14 @@ def read_huggingface(
     document: Mapping[str, Any], *, usual: str, channels: int, where: str
 ) -> Preprocessing:
     """Read `preprocessor_config.json`, old or new; `usual` names the family's processor."""
+    # versions of transformers write null for what they leave to the processor
+    document = {key: value for key, value in document.items() if value is not None}
     if not document:
         return Preprocessing()
     processor = _find_processor(document, usual, where)
     for key, value in document.items():
+        if key.startswith("do_") and type(value) is not bool:
+            raise UserError(f"{where} has {key} {value!r}, which must be true or false")
         if key.startswith("do_") and value and key not in _DO:
             raise UserError(f"{where} has {key}, which cannot be honoured here")
     if document.get("do_resize", True) is not True:

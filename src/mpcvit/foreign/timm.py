@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture
-from mpcvit.artifacts.config import Activation, BlockForm, Pooling
+from mpcvit.artifacts.config import Activation, BlockForm, ModelConfig, Pooling
 from mpcvit.errors import UserError
-from mpcvit.foreign.assemble import SECOND_HEAD, change_size
+from mpcvit.foreign.assemble import SECOND_HEAD, change_size, cover, scale_fit
 from mpcvit.foreign.mapping import (
     Layout,
     Matched,
@@ -72,7 +72,7 @@ _LAYOUT = Layout(
 # Names of the models that share these tensors, by their sizes.
 _NAME = re.compile(
     r"(?P<size>test_vit|(vit|deit3?)_[a-z]+)(_distilled)?(_patch[0-9]+)?(_reg[0-9])?"
-    r"(_gap|_dinov2|_clip(?P<quick>_quickgelu)?)?(_[0-9]+)?(_miil)?"
+    r"(_gap|_dinov2|(?P<clip>_clip)(?P<quick>_quickgelu)?)?(_[0-9]+)?(_miil)?"
 )
 _HEADS = {
     **{"vit_tiny": 3, "vit_small": 6, "vit_medium": 8, "vit_mediumd": 8, "vit_betwixt": 10},
@@ -114,27 +114,37 @@ def convert(source: Source, options: Options) -> ForeignModel:
     _require_a_norm(matched, origin)
     architecture = config.get("architecture")
     name = _find_name(architecture, origin)
+    # Older hub folders have these entries at the top.
+    pretrained = {**config, **_section(config, "pretrained_cfg", origin)}
     model = describe_model(
         matched,
         origin,
         pooling=_find_pooling(matched, config, arguments, origin),
-        patches_only=arguments.get("no_embed_class") is True,
+        placed=_count_placed(matched, arguments, pretrained),
         heads=_find_heads(matched, name, arguments, options, origin),
         block=BlockForm.PRE,
-        norm_eps=1e-5 if "embed/norm/scale" in matched.parameters else 1e-6,
+        norm_eps=1e-5 if _is_clip(matched, name) else 1e-6,
         activation=_find_activation(arguments, name, origin),
     )
-    # Older hub folders have these entries at the top.
-    pretrained = {**config, **_section(config, "pretrained_cfg", origin)}
-    size = options.image_size or model.image_size
-    model = change_size(model, matched, size, antialias=True, origin=origin)
-    names = _list_names(config.get("label_names", pretrained.get("label_names")))
+    made_for = _find_size(arguments, pretrained, model)
+    model = change_size(
+        model, matched, options.image_size or model.image_size, antialias=True, origin=origin
+    )
+    preprocessing = read_timm(
+        pretrained,
+        image_size=options.image_size or made_for,
+        channels=model.channels,
+        where=origin,
+    )
+    names = config.get("label_names", pretrained.get("label_names"))
     return ForeignModel(
         model=model,
         architecture=Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads),
         parameters=nest(matched.parameters),
-        classes=name_classes(names, model.classes, options=options, origin=origin),
-        preprocessing=read_timm(pretrained, image_size=size, channels=model.channels, where=origin),
+        classes=name_classes(
+            names, model.classes, key="label_names", options=options, origin=origin
+        ),
+        preprocessing=scale_fit(preprocessing, model),
         origin=f"timm's {architecture or 'ViT'}",
     )
 
@@ -182,6 +192,38 @@ def _find_pooling(
     return known[stated]
 
 
+def _is_clip(matched: Matched, name: re.Match[str] | None) -> bool:
+    """Return whether this is CLIP's tower; without a name, a norm after the embedding says it."""
+    return "embed/norm/scale" in matched.parameters if name is None else bool(name["clip"])
+
+
+def _count_placed(
+    matched: Matched, arguments: Mapping[str, Any], pretrained: Mapping[str, Any]
+) -> int | None:
+    """Return how many tokens before the patches have positions, or None if it is not said."""
+    positions, patch = len(matched.parameters["embed/position"]), matched.sizes["patch"]
+    sides = [edge // patch for edge in _stated_sizes(arguments, pretrained)[:1]]
+    only_patches = arguments.get("no_embed_class") is True or positions in [n * n for n in sides]
+    return 0 if only_patches else None
+
+
+def _find_size(
+    arguments: Mapping[str, Any], pretrained: Mapping[str, Any], model: ModelConfig
+) -> int:
+    """Return the pixels of an image; the last few may make no whole patch."""
+    for edge in _stated_sizes(arguments, pretrained):
+        if cover(edge, model.patch_size) == model.image_size:
+            return edge
+    return model.image_size
+
+
+def _stated_sizes(arguments: Mapping[str, Any], pretrained: Mapping[str, Any]) -> list[int]:
+    """Return the sizes of images that are stated, the network's before that of its pictures."""
+    stated = arguments.get("img_size"), pretrained.get("input_size")
+    edges = [sides[-1] if isinstance(sides, list) and sides else sides for sides in stated]
+    return [edge for edge in edges if type(edge) is int]
+
+
 def _find_name(architecture: Any, origin: str) -> re.Match[str] | None:
     """Return the parts of a model's name, or None if there is none."""
     if architecture is None:
@@ -223,12 +265,3 @@ def _find_activation(
             f"{origin} uses act_layer {stated!r}, but only {', '.join(_ACTIVATIONS)} can be read"
         )
     return _ACTIVATIONS[stated]
-
-
-def _list_names(labels: Any) -> list[str] | None:
-    """Labels come as a list, or as an object from number to name."""
-    if isinstance(labels, Mapping):
-        labels = [labels.get(str(number)) for number in range(len(labels))]
-    if isinstance(labels, list) and all(isinstance(label, str) for label in labels):
-        return labels
-    return None

@@ -40,6 +40,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "clip": {"class": "CLIPImageProcessorPil", "size": {"shortest_edge": 8}, "crop_size": 8},
     "bit": {"class": "BitImageProcessorPil", "size": {"shortest_edge": 11}, "crop_size": 8},
     "siglip": {"class": "SiglipImageProcessorPil", "size": {"height": 8, "width": 8}},
+    "siglip-uncovered": {"class": "SiglipImageProcessorPil", "size": {"height": 11, "width": 11}},
     "timm-center": {"crop_pct": 0.875, "crop_mode": "center", "interpolation": "bicubic"},
     "timm-odd": {"crop_pct": 0.7, "crop_mode": "center", "interpolation": "bilinear"},
     "timm-squash": {"crop_pct": 0.7, "crop_mode": "squash", "interpolation": "bicubic"},
@@ -89,10 +90,10 @@ def processed(processor: Any) -> np.ndarray:
     ).astype(np.uint8)
 
 
-def transformed(entries: dict[str, Any]) -> np.ndarray:
+def transformed(entries: dict[str, Any], size: int = SIZE) -> np.ndarray:
     """What timm's transform makes of the pictures, before numbers are scaled."""
     whole = create_transform(
-        (3, SIZE, SIZE),
+        (3, size, size),
         **{"crop_pct": entries["crop_pct"], "crop_mode": entries["crop_mode"]},
         interpolation=entries["interpolation"],
         normalize=False,
@@ -132,7 +133,8 @@ def logits_of(model: nn.Module, images: torch.Tensor) -> np.ndarray:
 
 
 def write(case: str, model: nn.Module, pixels: np.ndarray, prepared: torch.Tensor) -> None:
-    images = torch.randn(3, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(7))
+    size = prepared.shape[-1]
+    images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(7))
     np.savez_compressed(
         HERE / f"{case}.npz",
         images=images.permute(0, 2, 3, 1),
@@ -150,6 +152,7 @@ def make_hugging_face() -> None:
     text |= {"num_attention_heads": 2, "bos_token_id": 1, "eos_token_id": 2}
     towers = {"vision_config": vision, "text_config": text}
     dino = {**vision, "mlp_ratio": 2, "image_size": 12, **labels}  # positions are interpolated
+    uncovered = {**vision, "image_size": 11}  # patches cover 8 of them
     t = transformers
     cases: dict[str, tuple[Any, Any, Any]] = {
         "hf_deit": (t.DeiTForImageClassification, t.DeiTConfig(**vision, **labels), "deit"),
@@ -166,6 +169,17 @@ def make_hugging_face() -> None:
         ),
         "hf_clip": (t.CLIPForImageClassification, t.CLIPConfig(**towers, **labels), "clip"),
         "hf_siglip": (t.SiglipForImageClassification, t.SiglipConfig(**towers, **labels), "siglip"),
+        "hf_siglip_uncovered": (
+            t.SiglipForImageClassification,
+            t.SiglipConfig(**{**towers, "vision_config": uncovered}, **labels),
+            "siglip-uncovered",
+        ),
+        # as many registers as leave a square of the positions
+        "hf_registers_few": (
+            t.Dinov2WithRegistersForImageClassification,
+            t.Dinov2WithRegistersConfig(**{**dino, "image_size": 8}, num_register_tokens=3),
+            "bit",
+        ),
     }
     for seed, (case, (kind, config, name)) in enumerate(cases.items()):
         model = kind(config)
@@ -196,18 +210,21 @@ def make_timm() -> None:
         ),
         "timm_class_mean": ("vit_tiny_patch16_224", {"global_pool": "avg"}, "timm-whole"),
         "timm_clip": ("vit_base_patch16_clip_quickgelu_224", {"qkv_bias": False}, "timm-center"),
+        "timm_uncovered": ("vit_small_patch14_reg4_dinov2", {"img_size": 14}, "timm-odd"),
+        "timm_plain_clip": ("vit_base_patch16_clip_224", {"pre_norm": False}, "timm-whole"),
     }
     for seed, (case, (name, more, rule)) in enumerate(cases.items()):
         arguments = {**common, **more}
         model = timm.create_model(name, num_classes=CLASSES, **arguments)
         perturb(model, 20 + seed)
         entries = PROCESSORS[rule]
-        model.pretrained_cfg = {**model.pretrained_cfg, **entries, "input_size": (3, SIZE, SIZE)}
+        size = arguments["img_size"]
+        model.pretrained_cfg = {**model.pretrained_cfg, **entries, "input_size": (3, size, size)}
         extra = {"label_names": LABELS}
         save_for_hf(model, HERE / case, extra, arguments, safe_serialization=True)
         transform = create_transform(**resolve_data_config({}, model=model))
         prepared = torch.stack([transform(picture) for picture in pictures()])
-        write(case, model, transformed(entries), prepared)
+        write(case, model, transformed(entries, size), prepared)
 
 
 def main() -> None:

@@ -76,12 +76,33 @@ def test_biases_of_attention_are_all_or_none(edited):
     ("labels", "classes"),
     [
         ({"0": "a", "1": "b", "2": "c", "3": "d"}, ("a", "b", "c", "d")),
-        ({"0": "a"}, ("0", "1", "2", "3")),
+        ({"3": "d", "2": "c", "1": "b", "0": "a"}, ("a", "b", "c", "d")),
+        ({"0": 7, "1": 5, "2": 3, "3": 1}, ("7", "5", "3", "1")),
+        ({}, ("0", "1", "2", "3")),
         (None, ("0", "1", "2", "3")),
     ],
 )
 def test_labels_name_the_classes(labels, classes, edited):
     assert read_foreign(edited("hf", config={"id2label": labels})).classes == classes
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        ({"0": "a"}, "1 names"),
+        ({str(number): "a" for number in range(7)}, "7 names"),
+        ({"1": "a", "2": "b", "3": "c", "4": "d"}, "4 names"),  # counted from one
+        ({"a": "0", "b": "1", "c": "2", "d": "3"}, "4 names"),  # label2id
+        ({"0": "a", "1": "b", "2": "c", "3": None}, "4 names"),
+        ("four", "no names"),
+    ],
+)
+def test_labels_that_do_not_fit_the_classifier_are_refused(labels, found, edited):
+    folder = edited("hf", config={"id2label": labels})
+    with pytest.raises(UserError, match=f"has 4 classes, but id2label .* has {found}"):
+        read_foreign(folder)
+    names = ["a", "b", "c", "d"]
+    assert read_foreign(folder, class_names=names).classes == tuple(names)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +112,8 @@ def test_labels_name_the_classes(labels, classes, edited):
         ({"do_normalize": False}, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
         ({"do_rescale": False, "do_normalize": False}, (0,) * 3, (1 / 255,) * 3),
         ({"rescale_factor": 1 / 127.5}, (0.2, 0.25, 0.3), (0.1, 0.15, 0.05)),
+        # null leaves it to the processor
+        ({"do_rescale": None, "do_normalize": None}, (0.4, 0.5, 0.6), (0.2, 0.3, 0.1)),
     ],
 )
 def test_normalisation_is_read(preprocessing, mean, std, edited):
@@ -130,6 +153,7 @@ def test_the_rule_for_sizes_is_read(preprocessing, fit, edited):
     ("preprocessing", "report"),
     [
         ({"do_resize": False}, "has do_resize = false, .*set it to true"),
+        ({"do_normalize": "false"}, "has do_normalize 'false', which must be true or false"),
         ({"do_pad": True}, "has do_pad, which cannot be honoured"),
         ({"size": {"shortest_edge": 9}}, "scales the shorter side and cuts nothing"),
         ({"size": {"longest_edge": 9}}, "has size with longest_edge"),

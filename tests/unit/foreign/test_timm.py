@@ -165,14 +165,19 @@ def test_activation_is_read(edited):
     [
         ({"1": "b", "0": "a"}, ("a", "b")),
         (["a", "b"], ("a", "b")),
-        (["a", "b", "c"], ("0", "1")),  # not of this head
-        ({"0": "a", "2": "b"}, ("0", "1")),
-        ([1, 2], ("0", "1")),
+        ([], ("0", "1")),
     ],
 )
 def test_labels_come_as_list_or_object(labels, classes):
     config = {"architecture": "vit_tiny_patch16_224", "label_names": labels}
     assert convert(48, config).classes == classes
+
+
+@pytest.mark.parametrize("labels", [["a", "b", "c"], {"0": "a", "2": "b"}, [None, "b"]])
+def test_labels_of_another_head_are_refused(labels):
+    config = {"architecture": "vit_tiny_patch16_224", "label_names": labels}
+    with pytest.raises(UserError, match=r"has 2 classes, but label_names in its config\.json"):
+        convert(48, config)
 
 
 def test_older_configuration_has_no_sections():

@@ -210,7 +210,7 @@ def mask_checks(checks: Array, noise: Array) -> Array:
 def _rows_of_best(
     values: Array, groups: Sequence[np.ndarray], checks: Array | None, lead: float | None
 ) -> list[Array]:
-    """Return bits [batch, n, bit], none of which is set where the answer is yes."""
+    """Return bits [batch, n, bit]; none is set where the answer is yes."""
     beaten, trailing, failed = _compare_masked(values, groups, checks, lead)
     kept = [] if failed is None else [failed[:, None]]
     if len(groups) == 1:
