@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections import defaultdict
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,20 +29,27 @@ _LENGTH = struct.Struct(">I")
 
 
 class JobReader:
-    """Reads jobs one after another, in a process that ends at the latest with this one."""
+    """Reads jobs one after another, in a process that ends at the latest with this one.
+
+    Certificates take turns: of each, one job at a time waits for the process.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
+        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def start(self) -> None:
         """Have a process ready before it is needed."""
         with self._lock:
             self._started()
 
-    def read(self, content: bytes) -> JobOutline:
-        """Return the outline of a job that is well-formed and within the limits."""
-        with self._lock:
+    def read(self, content: bytes, sender: str) -> JobOutline:
+        """Return the outline of a job that is well-formed and within the limits.
+
+        `sender` is the fingerprint of the certificate that sent it.
+        """
+        with self._turns[sender], self._lock:
             try:
                 answer = self._ask(self._started(), content)
             except OSError:

@@ -196,7 +196,7 @@ class _DealerService:
             case "POST", "jobs":
                 line.what = "authorise"
                 self._table.admit(peer)
-                job = self._reader.read(request.body)
+                job = self._reader.read(request.body, peer.fingerprint)
                 line.job = job.digest[:_SHOWN]
                 self._table.authorise(job, peer)
                 reply.send(answer(200, job.digest.encode()))

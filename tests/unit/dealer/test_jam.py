@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import zlib
 
 import pytest
@@ -212,23 +213,50 @@ def reader():
     reader.close()
 
 
+def test_certificates_take_turns_at_the_reader(key, monkeypatch):
+    """One that sends as much as it may makes another wait for two of its jobs, not for all."""
+    reader, order, begun = JobReader(), [], threading.Event()
+    job = make_job(key, new_seeds())
+
+    def ask(process, content):
+        begun.set()
+        time.sleep(0.05)
+        return job_reader._answer(content)
+
+    monkeypatch.setattr(reader, "_started", lambda: None)
+    monkeypatch.setattr(reader, "_ask", ask)
+
+    def send(sender):
+        reader.read(job.to_bytes(), sender)
+        order.append(sender)
+
+    greedy = [threading.Thread(target=send, args=("greedy",)) for _ in range(MAX_CONNECTIONS_EACH)]
+    for thread in greedy:
+        thread.start()
+    assert begun.wait(10)
+    send("other")
+    for thread in greedy:
+        thread.join()
+    assert order.index("other") <= 3
+
+
 def test_a_reader_that_died_is_replaced(reader, key):
     job = make_job(key)
-    assert reader.read(job.to_bytes()) == job.outline()
+    assert reader.read(job.to_bytes(), "a") == job.outline()
     reader._process.kill()
     reader._process.wait()
-    assert reader.read(job.to_bytes()) == job.outline()
+    assert reader.read(job.to_bytes(), "a") == job.outline()
 
 
 def test_a_reader_that_dies_of_a_job_or_hangs_refuses_it(reader, key, monkeypatch):
     job = make_job(key)
-    reader.read(job.to_bytes())
+    reader.read(job.to_bytes(), "a")
     monkeypatch.setattr(job_reader, "_PATIENCE_S", 0.2)
     reader._process.send_signal(signal.SIGSTOP)
     with pytest.raises(DealerError, match="takes too long to be read"):
-        reader.read(job.to_bytes())
+        reader.read(job.to_bytes(), "a")
     monkeypatch.undo()
-    assert reader.read(job.to_bytes()) == job.outline()
+    assert reader.read(job.to_bytes(), "a") == job.outline()
 
 
 def test_a_reader_ends_with_the_dealer():
