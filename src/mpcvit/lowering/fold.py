@@ -18,7 +18,7 @@ from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
 from mpcvit.artifacts.resolve import forms_of, head_norm_of, is_centred
 from mpcvit.attention.kind_math import math_of
 from mpcvit.lowering.attention import folded_scale
-from mpcvit.lowering.products import NUMBERS_PER_EXCHANGE
+from mpcvit.lowering.products import NUMBERS_PER_EXCHANGE, PRODUCTS_PER_EXCHANGE
 from mpcvit.model.checkpoint import Parameters
 
 Weights = dict[str, Any]
@@ -58,11 +58,7 @@ def fold(config: ModelConfig, architecture: Architecture, parameters: Parameters
     weights["head"] = _after_norm(exact["norm"], exact["head"], units[-1].after)
     if "clipped" in exact["norm"]:
         weights["head"]["norm"] = exact["norm"]["clipped"]
-    if not reads_true_units(config, forms[0].norm1) and not config.embed_norm:
-        _merge_first(config, weights["embed"], weights["blocks_0"])
-    is_single = config.pooled_width == config.width
-    if not reads_true_units(config, head_norm_of(config, architecture)) and is_single:
-        _merge_last(weights[f"blocks_{config.depth - 1}"]["mlp"], weights["head"])
+    _merge(config, architecture, weights)
     return _float32(weights)
 
 
@@ -292,11 +288,29 @@ def _complete_squares(up: Any, down: Any, quadratic: Any) -> tuple[Weights, Weig
     return {"kernel": kernel, "bias": bias}, written
 
 
-def _merge_first(config: ModelConfig, embed: Weights, block: Weights) -> None:
-    """Let the embedding give queries, keys and values beside the tokens, in one product.
+def _merge(config: ModelConfig, architecture: Architecture, weights: Weights) -> None:
+    """Make one product of two linears between which a norm is only a gain and a bias.
 
-    Larger kernels than an exchange is worth stay apart.
+    The first one also gives what the second one would make of its output. So the residual
+    stands beside what it reads.
     """
+    forms = forms_of(config, architecture)
+    blocks = [weights[f"blocks_{index}"] for index in range(config.depth)]
+    if not reads_true_units(config, forms[0].norm1) and not config.embed_norm:
+        _merge_first(config, weights["embed"], blocks[0])
+    for form, before, after in zip(forms[1:], blocks, blocks[1:], strict=False):
+        if not reads_true_units(config, form.norm1):
+            _merge_next(form.tokens, before["mlp"], after)
+    is_single = config.pooled_width == config.width
+    if not reads_true_units(config, head_norm_of(config, architecture)) and is_single:
+        _merge_last(blocks[-1]["mlp"], weights["head"])
+    for form, block in zip(forms, blocks, strict=True):
+        if not reads_true_units(config, form.norm2):
+            _merge_hidden(form.tokens, block)
+
+
+def _merge_first(config: ModelConfig, embed: Weights, block: Weights) -> None:
+    """Let the embedding give queries, keys and values beside the tokens."""
     qkv, (pixels, width) = block["qkv"], embed["kernel"].shape
     more = (pixels - width) * qkv["kernel"].shape[1] - config.tokens * width
     if more > NUMBERS_PER_EXCHANGE:
@@ -308,9 +322,24 @@ def _merge_first(config: ModelConfig, embed: Weights, block: Weights) -> None:
     embed["offset"] = np.concatenate([embed["offset"], offset], axis=1)
 
 
+def _merge_next(tokens: int, mlp: Weights, block: Weights) -> None:
+    """Let an MLP give the next block's queries, keys and values beside the tokens."""
+    if _has_other_forms(mlp) or not _pays(tokens, mlp["down"], block["qkv"]):
+        return
+    mlp["down"] = _two_linears(mlp["down"], block.pop("qkv"))
+
+
+def _merge_hidden(tokens: int, block: Weights) -> None:
+    """Let attention's last linear give the MLP's hidden values beside the tokens."""
+    mlp = block["mlp"]
+    if _has_other_forms(mlp) or not _pays(tokens, block["proj"], mlp["up"]):
+        return
+    block["proj"] = _two_linears(block["proj"], mlp.pop("up"))
+
+
 def _merge_last(mlp: Weights, head: Weights) -> None:
     """Let the head read the last hidden values beside the residual, in one product."""
-    if set(mlp) != {"up", "down"}:  # other forms, or a gain to multiply with
+    if _has_other_forms(mlp) or "residual" in mlp:
         return
     hidden, width = mlp["down"]["kernel"].shape
     if hidden * (head["kernel"].shape[1] - width) > NUMBERS_PER_EXCHANGE:
@@ -318,6 +347,30 @@ def _merge_last(mlp: Weights, head: Weights) -> None:
     down = mlp.pop("down")
     head["bias"] = head["bias"] + down["bias"] @ head["kernel"]
     head["kernel"] = np.concatenate([head["kernel"], down["kernel"] @ head["kernel"]])
+
+
+def _has_other_forms(mlp: Weights) -> bool:
+    """Return whether tokens of a layer have an MLP of fused linears."""
+    return not set(mlp) <= {"up", "down", "residual"}
+
+
+def _pays(tokens: int, first: Weights, second: Weights) -> bool:
+    """Return whether an exchange is worth the larger kernel of two linears in one.
+
+    The kernel is opened, unless its mask is reused, and multiplied with every token.
+    """
+    (read, width), (_, given) = first["kernel"].shape, second["kernel"].shape
+    more = (read + width) * (width + given) - read * width - width * given
+    return more <= NUMBERS_PER_EXCHANGE and tokens * more <= PRODUCTS_PER_EXCHANGE
+
+
+def _two_linears(first: Weights, second: Weights) -> Weights:
+    """Return a linear that gives x + first(y), and second of that, from the residual x and y."""
+    kernel = np.concatenate([np.eye(first["kernel"].shape[1]), first["kernel"]])
+    return {
+        "kernel": np.concatenate([kernel, kernel @ second["kernel"]], axis=1),
+        "bias": np.concatenate([first["bias"], first["bias"] @ second["kernel"] + second["bias"]]),
+    }
 
 
 def _float64(tree: Any) -> Any:

@@ -61,8 +61,8 @@ def block(
     if "qkv" in weights:
         u = _normalise(x, known.get("norm1"), centred, weights.get("norm1"), config.clip)
         qkv = _linear(u, weights["qkv"])
-    else:  # the embedding has computed it beside the tokens
-        x, qkv = x[..., : config.width], x[..., config.width :]
+    else:  # what wrote the tokens has computed it beside them
+        x, qkv = _split(x, config.width)
     q, k, v = jnp.split(qkv, (narrow, 2 * narrow), axis=-1)
     attend = AttentionLayer(
         config=config,
@@ -71,7 +71,12 @@ def block(
         functions=known,
         learned=weights.get("learned", {}),
     )
-    x = x[:, :queries] + _linear(attend(q[:, :queries], k, v), weights["proj"])
+    x, written, hidden = x[:, :queries], attend(q[:, :queries], k, v), None
+    if _reads_beside(weights["proj"], written):
+        both = _linear(jnp.concatenate([x, written], axis=-1), weights["proj"])
+        x, hidden = _split(both, config.width)
+    else:
+        x = x + _linear(written, weights["proj"])
     u = _normalise(x, known.get("norm2"), centred, weights.get("norm2"), config.clip)
     mlp_forms = layer.mlp if isinstance(layer.mlp, tuple) else (layer.mlp,) * queries
     tokens_of: dict[MlpForm, list[int]] = {}
@@ -82,9 +87,10 @@ def block(
             config,
             mlp_form,
             partial(_activate, form.activation, known.get("activation")),
-            weights["mlp"],
+            weights.get("mlp", {}),  # its linears may both be in others
             gather(u, tokens, axis=1),
             gather(x, tokens, axis=1),
+            hidden,
             centred=centred,
         )
         for mlp_form, tokens in tokens_of.items()
@@ -164,6 +170,16 @@ def _linear(x: Array, weights: Weights) -> Array:
     return rows.reshape(*x.shape[:-1], -1)
 
 
+def _reads_beside(weights: Weights, x: Array) -> bool:
+    """Return whether a linear reads the residual beside `x`, as merged ones do."""
+    return weights["kernel"].shape[0] > x.shape[-1]
+
+
+def _split(x: Array, columns: int) -> tuple[Array, Array]:
+    """Return the first columns, and the others."""
+    return x[..., :columns], x[..., columns:]
+
+
 def _centred(x: Array) -> Array:
     return x - x.sum(axis=-1, keepdims=True) * (1 / x.shape[-1])
 
@@ -200,26 +216,30 @@ def _mlp(
     weights: Weights,
     u: Array,
     x: Array,
+    hidden: Array | None,
     *,
     centred: bool,
 ) -> Array:
-    """Return the block's output for tokens of one form; `u` is the norm of `x`."""
+    """Return the block's output for tokens of one form; `u` is the norm of `x`.
+
+    `hidden` is what the first linear gives, if that is known already.
+    """
     lite = config.block is BlockForm.LITE
     if form is MlpForm.ACTIVATED:
-        hidden, straight = _linear(u, weights["up"]), None
+        rest, hidden = x, _linear(u, weights["up"]) if hidden is None else hidden
+        if lite:
+            rest = u * weights["residual"]["gain"] if "residual" in weights else u
+            rest = _centred(rest) if centred else rest
         if hidden.shape[-1] > config.hidden:
-            hidden, straight = hidden[..., : config.hidden], hidden[..., config.hidden :]
+            hidden, straight = _split(hidden, config.hidden)
+            rest = rest + straight
         hidden = activate(hidden)
+        both = jnp.concatenate([rest, hidden], axis=-1)
         if "down" not in weights:  # the head multiplies both
-            rest = u if lite else x
-            rest = rest if straight is None else rest + straight
-            return jnp.concatenate([rest, hidden], axis=-1)
-        written = _linear(hidden, weights["down"])
-        written = written if straight is None else written + straight
-        if not lite:
-            return x + written
-        rest = u * weights["residual"]["gain"] if "residual" in weights else u
-        return written + (_centred(rest) if centred else rest)
+            return both
+        if _reads_beside(weights["down"], hidden):
+            return _linear(both, weights["down"])
+        return rest + _linear(hidden, weights["down"])
     y = _linear(u, weights[form.value])
     if form is MlpForm.FUSED:
         return y if lite else x + y

@@ -54,7 +54,7 @@ WIDE = (
 
 @pytest.mark.parametrize(
     ("config", "overrides", "one_by_one", "together"),
-    [("cifar10-poly", (), 528, 46), ("cifar10", WIDE, 924, 175)],
+    [("cifar10-poly", (), 522, 40), ("cifar10", WIDE, 924, 175)],
 )
 def test_products_of_sixteen_images(config, overrides, one_by_one, together, monkeypatch):
     """Each takes an exchange. Of the wide network, few are small enough to share many."""

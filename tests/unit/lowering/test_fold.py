@@ -138,10 +138,38 @@ def test_kept_layer_norms(block, kept):
 def test_ends_are_merged_where_their_norms_are_constants(block, pooling):
     weights = polynomial_vit(block=block, pooling=pooling)
     assert "qkv" not in weights["blocks_0"]
-    assert set(weights["blocks_4"]["mlp"]) == {"up"}
+    assert "down" not in weights["blocks_4"]["mlp"]
     weights = polynomial_vit(block=block, pooling=pooling, layer_norms=("0.norm1", "norm"))
     assert "qkv" in weights["blocks_0"]
     assert "down" in weights["blocks_4"]["mlp"]
+
+
+@pytest.mark.parametrize("block", BlockForm)
+def test_neighbours_are_merged_where_their_norms_are_constants(block):
+    """A norm that stays keeps apart the two linears around it, and no others."""
+    weights = polynomial_vit(block=block, layer_norms=("1.norm2", "3.norm1"))
+    apart = {"qkv": [], "up": []}
+    for index in range(5):
+        own = weights[f"blocks_{index}"]
+        apart["qkv"] += [index] * ("qkv" in own)
+        apart["up"] += [index] * ("up" in own["mlp"])
+    assert apart == {"qkv": [3], "up": [1]}
+
+
+def test_other_mlps_are_not_merged():
+    mlp = MlpForm.FUSED_RELU
+    layers = Architecture.uniform(K.SCALING, depth=3, heads=3).layers
+    layers = (layers[0], replace(layers[1], mlp=mlp), layers[2])
+    changes = {"norm": NormForm.BATCH, "activation": Activation.QUADRATIC}
+    weights = check(Architecture(layers=layers), tame, **changes)
+    assert ["qkv" in weights[f"blocks_{index}"] for index in range(3)] == [False, False, True]
+    assert "proj" in weights["blocks_1"]
+
+
+def test_neighbours_stay_apart_where_merged_kernels_are_large():
+    weights = polynomial_vit(tame, width=144)
+    assert ["qkv" in weights[f"blocks_{index}"] for index in range(3)] == [False, True, True]
+    assert "up" in weights["blocks_2"]["mlp"]
 
 
 def test_ends_stay_apart_where_merged_kernels_are_large():
@@ -170,8 +198,8 @@ def test_parabolas_that_are_nearly_straight(block):
         quadratic["slope"][3] = 0.0
 
     weights = polynomial_vit(change, block=block)
-    hidden = weights["blocks_0"]["mlp"]["up"]["kernel"].shape[1]
-    assert weights["blocks_1"]["mlp"]["up"]["kernel"].shape[1] == hidden + 15
+    usual, further = (weights[name]["proj"]["kernel"].shape[1] for name in ("blocks_0", "blocks_1"))
+    assert further == usual + 15  # with the MLP's first linear
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(weights)) < 1e3
 
 
