@@ -147,7 +147,9 @@ def experiment(
         tell(f"{stopped}; the same command goes on")
         raise typer.Exit(130) from None
     if not summaries and not means:
-        raise UserError(f"{runs / config.name} holds no finished run of {wanted.name}")
+        raise UserError(
+            f"{runs / config.name} holds no finished run of {wanted.name}; leave out --finished"
+        )
     if as_json:
         print_json({"networks": [asdict(one) for one in summaries], "mean_alpha": dict(means)})
         return
