@@ -131,7 +131,7 @@ class _Content:
         return roots[0]
 
     def _find_byteorder(self) -> str:
-        """Return the byte order. Files from before PyTorch 2.1 name none: they are little-endian."""
+        """Return the byte order, which is little-endian in files from before PyTorch 2.1."""
         if f"{self.root}byteorder" not in self.archive.NameToInfo:
             return "<"
         order = self._read(self._member("byteorder"))

@@ -100,8 +100,8 @@ def experiment(
 
     Trains and searches all that it needs, one network after another, all for
     the same number of epochs. The cost of each choice is measured first, under
-    the profile, and kept with the runs. Stop it at any time: the same command
-    goes on where it was. Experiments share runs. Results are written after each.
+    the profile, and kept with the runs. You may stop it at any time: the same command
+    continues where it stopped. Experiments share runs. Results are written after each.
 
     Example: mpcvit experiment trade-off digits --seeds 0,1
     """
