@@ -43,7 +43,7 @@ assert np.abs(product - x @ x).max() < 0.01, product
 
 
 class State(str, Enum):
-    """How a check went."""
+    """The outcome of a check."""
 
     FINE = "fine"
     NOTE = "note"  # works, with a limit
@@ -52,7 +52,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at, what was found, and what to do about it."""
+    """A check: what was looked at, what was found, and what to do about it."""
 
     name: str
     state: State

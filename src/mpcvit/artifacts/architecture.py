@@ -24,7 +24,7 @@ FORMAT = "mpcvit-architecture/1"
 
 
 class MlpForm(str, Enum):
-    """What stands between and after the two linears of an MLP.
+    """A form of an MLP: what stands between and after its two linears.
 
     `linear*` multiplies by both weights in turn, `fused*` by their product:
     the same function of the same parameters, in fewer products when secure.
@@ -108,7 +108,7 @@ class LayerArchitecture:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """What every head and every MLP of a network computes."""
+    """A description of what every head and every MLP of a network computes."""
 
     layers: tuple[LayerArchitecture, ...]
     norm: NormForm | None = None  # after the last block; None: as the model's configuration says
@@ -150,7 +150,7 @@ class Architecture:
                     )
 
     def count(self, kind: Kind) -> float:
-        """How many heads use a kind; a head mixed over rows counts in part.
+        """Return how many heads use a kind; a head mixed over rows counts in part.
 
         >>> scaling = KINDS["scaling"]
         >>> Architecture.uniform(scaling, depth=3, heads=2).count(scaling)

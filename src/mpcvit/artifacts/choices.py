@@ -9,7 +9,7 @@ from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, Kind
 
 
 class Choice(str, Enum):
-    """What a search decides, each between something expensive and something cheap.
+    """A choice of a search, between something expensive and something cheap.
 
     attention:  the kind of each head (layer, row), by alpha
     norm:       layer or batch norm, at each place
@@ -24,7 +24,7 @@ class Choice(str, Enum):
 
 
 class Granularity(str, Enum):
-    """How far apart two choices of attention may be."""
+    """A unit of attention that chooses by itself: a layer, a head or a row."""
 
     LAYER = "layer"
     HEAD = "head"
@@ -40,7 +40,7 @@ class ActivationGranularity(str, Enum):
 
 
 class CostForm(str, Enum):
-    """How the search adds up seconds.
+    """A way in which the search adds up seconds.
 
     additive:      every head pays for itself, as in the paper
     shared-rounds: a layer pays its exchanges once, however many heads need them
@@ -121,7 +121,7 @@ class LayerMixture:
         return frozenset((self.kept, self.replacement))
 
     def alpha_shape(self, *, heads: int, tokens: int) -> tuple[int, int]:
-        """Heads by rows, with a 1 where they share one choice."""
+        """Return heads by rows, with a 1 where they share one choice."""
         return {
             Granularity.LAYER: (1, 1),
             Granularity.HEAD: (heads, 1),
@@ -129,7 +129,7 @@ class LayerMixture:
         }[self.granularity]
 
     def beta_size(self, *, tokens: int) -> int:
-        """Choices over the tokens of an MLP; 0 where none is searched."""
+        """Return the choices over the tokens of an MLP; 0 where none is searched."""
         if self.quadratic:
             return 1
         return {
@@ -141,7 +141,7 @@ class LayerMixture:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
-    """What every head and MLP of a network may become."""
+    """A description of what every head and MLP of a network may become."""
 
     layers: tuple[LayerMixture, ...]
 

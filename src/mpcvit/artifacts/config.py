@@ -17,7 +17,7 @@ from mpcvit.errors import UserError
 
 
 class DataSource(str, Enum):
-    """How the images lie on disk; `auto` looks at the folder."""
+    """A layout of images on disk; `auto` looks at the folder."""
 
     AUTO = "auto"
     DIGITS = "digits"
@@ -33,7 +33,7 @@ class Precision(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where the images come from, how they get the model's size, how they are normalised."""
+    """A data set: its place, how images get the model's size, and their normalisation."""
 
     source: DataSource = DataSource.AUTO
     path: str = ""
@@ -71,7 +71,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """What happens to a training image, in this order."""
+    """A list of changes to a training image, in this order."""
 
     crop_scale: tuple[float, float] = (1.0, 1.0)
     crop_ratio: tuple[float, float] = (0.75, 4 / 3)
@@ -189,7 +189,7 @@ class DistributedConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One experiment, whole."""
+    """A whole configuration of one experiment."""
 
     model: ModelConfig
     train: TrainConfig

@@ -18,7 +18,7 @@ class Activation(str, Enum):
 
 
 class NormForm(str, Enum):
-    """How tokens are normalised.
+    """A way to normalise tokens.
 
     layer:  centred, divided by their deviation, then scaled and shifted
     linear: scaled and shifted alone, as THE-X does
@@ -42,7 +42,7 @@ class LayerForm:
 
 @dataclass(frozen=True, kw_only=True)
 class FormChoice:
-    """What an architecture chooses for a layer; None leaves it to the model's configuration."""
+    """An architecture's choices for a layer; None leaves it to the model's configuration."""
 
     norm1: NormForm | None = None
     norm2: NormForm | None = None

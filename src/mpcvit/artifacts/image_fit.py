@@ -9,7 +9,7 @@ _LARGEST_EDGE = 8192
 
 
 class FitRule(str, Enum):
-    """Which part of a picture is kept, and whether its proportions are.
+    """A rule for the part of a picture that is kept, and for its proportions.
 
     cut:     the largest square in the middle, scaled in one step
     shorter: the shorter side is scaled to `edge` pixels, then the middle is cut out
@@ -34,7 +34,7 @@ class Resample(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFit:
-    """How a picture gets the model's size."""
+    """A way in which a picture gets the model's size."""
 
     rule: FitRule = FitRule.CUT
     edge: int = 0  # pixels after scaling, before the middle is cut out; 0: the model's size

@@ -30,7 +30,7 @@ WAN = NetworkLink(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
 
 @dataclass(frozen=True, kw_only=True)
 class NormCosts:
-    """What layer norms add to a layer whose norms are constants that fold.
+    """The costs that layer norms add to a layer whose norms are constants that fold.
 
     `gain` is paid once by a layer with a layer norm, if a later norm is one too: the
     residual then has true units at both. `head` is of the norm after the last layer.

@@ -11,7 +11,7 @@ from mpcvit.kinds.table import SOFTMAX, Kind, all_constants
 
 
 class BlockForm(str, Enum):
-    """Where a block normalises.
+    """A place in a block where it normalises.
 
     lite: x = norm2(x + attention(norm1(x))), then x + mlp(x)
     pre:  x = x + attention(norm1(x)), then x + mlp(norm2(x))
@@ -22,7 +22,7 @@ class BlockForm(str, Enum):
 
 
 class Pooling(str, Enum):
-    """What the head reads of the last tokens; two things are read side by side.
+    """A way to read the last tokens; two things are read side by side.
 
     class:       the class token
     mean:        the mean of the patches; there is no class token

@@ -42,7 +42,7 @@ class NetworkLink:
         return self != NetworkLink()
 
     def seconds(self, *, exchanges: float, sent_bytes: float) -> float:
-        """Time on the line: half a round trip per exchange, and the bytes one way.
+        """Return the time on the line: half a round trip per exchange, and the bytes one way.
 
         >>> wan = NetworkLink(round_trip_ms=40.0, bandwidth_bytes_per_s=44e6)
         >>> wan.seconds(exchanges=100, sent_bytes=88_000_000)
@@ -56,7 +56,7 @@ class NetworkLink:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How long a party waits before it gives up."""
+    """The seconds that a party waits before it gives up."""
 
     connect_s: float = 30.0
     silence_s: float = 300.0  # without any message; must exceed the peer's slowest operation
@@ -68,7 +68,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """All that two parties must agree on, and the network that one of them may emulate."""
+    """A private run's settings: those to agree on, and the network that may be emulated."""
 
     protocol: Protocol
     ring_bits: int = 64

@@ -16,7 +16,7 @@ class Dealer(str, Enum):
 
 
 class Truncation(str, Enum):
-    """How a product drops the fraction bits that it has too many.
+    """A way in which a product drops its additional fraction bits.
 
     faithful: SPU's default; protocols may pay an exchange for it
     local:    each party shifts its own share, in no exchange; the result is wrong by

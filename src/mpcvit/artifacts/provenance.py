@@ -50,7 +50,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """How a model came to be: what it was made from, and how well it does."""
+    """The origin of a model: what it was made from, and how well it does."""
 
     origin: str  # "trained", or what was imported
     environment: Environment

@@ -18,7 +18,7 @@ FORMAT = "mpcvit-record/1"
 
 
 class Reveal(str, Enum):
-    """What the data owner is given of an image's logits; the model owner decides.
+    """A choice of the model owner: what the data owner gets of an image's logits.
 
     class:   the likeliest class
     top5:    the set of the five likeliest classes, without their order
@@ -34,7 +34,7 @@ class Reveal(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class OperationCost:
-    """All executions of one kind of operation within a stage."""
+    """The cost of all executions of one kind of operation within a stage."""
 
     name: str
     executions: int
@@ -45,7 +45,7 @@ class OperationCost:
 
 @dataclass(frozen=True, kw_only=True)
 class StageCost:
-    """One stage: the input's way in, the embedding, a block, the head, the output's way out."""
+    """The cost of one stage: input, embedding, a block, the head, the answer or output."""
 
     name: str
     sent_bytes: int
@@ -77,7 +77,7 @@ class BatchCost:
 
 @dataclass(frozen=True, kw_only=True)
 class SetUpCost:
-    """What happens once per connection, however many images follow."""
+    """The cost of everything before the first image, however many follow."""
 
     connect_s: float
     compile_s: float
@@ -97,7 +97,7 @@ class SetUpCost:
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineCost:
-    """What a dealer's material took, before and between inferences."""
+    """The cost of a dealer's material, before and between inferences."""
 
     received_bytes: int  # of all inferences
     fetch_s: float  # from asking for it to having it, which may overlap an inference
@@ -198,7 +198,7 @@ class RunRecord:
         )
 
     def modelled_s(self, network: NetworkLink) -> float:
-        """Seconds that all batches would take over a network, without the set-up.
+        """Return the seconds of all batches over a network, without the set-up.
 
         exchanges * round_trip / 2 + bytes / bandwidth + compute
         """

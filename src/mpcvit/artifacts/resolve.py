@@ -126,7 +126,9 @@ def require_plain(model: ModelConfig, architecture: Architecture | Mixture, who:
     for index, form in enumerate(forms_of(model, architecture)):
         for name, norm in (("norm1", form.norm1), ("norm2", form.norm2)):
             if norm is NormForm.BATCH:
-                raise UserError(f"{who} takes no batch norm yet, but {index}.{name} is one")
+                raise UserError(
+                    f"{who} takes no batch norm yet, but {name} of layer {index} is one"
+                )
         if form.activation is Activation.QUADRATIC:
             raise UserError(f"{who} takes no learnt quadratic yet, but layer {index} has one")
         if form.tokens != model.tokens:

@@ -22,7 +22,7 @@ Shares = tuple[tuple[float, ...], ...]
 @register("mpcvit-search/2", "search", {"mpcvit-search/1": lambda document: document})
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """How much each part of a network needs what it might drop; 1 is most.
+    """A search's result: how much each part of a network needs what it might drop; 1 is most.
 
     `norms` are shares of layer norms, norm1 and norm2 of each layer, then of the norm before
     the head. `tokens` are shares of not merging, for each count that a layer may merge to.

@@ -149,7 +149,7 @@ Drop = Callable[[Array], Array]
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a kind may read beside its arrays: the model, and what the kind has learnt.
+    """The things that a kind may read beside its arrays: the model, and what the kind has learnt.
 
     In a lowered network, `learned` is what `KindMath.fold` made of it.
     """
@@ -171,7 +171,7 @@ def usual_scale(config: ModelConfig, tokens: int = 0) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class KindMath:
-    """What a kind computes, as it is trained and as it is lowered.
+    """A kind's functions, as it is trained and as it is lowered.
 
     As it is trained:
     weights:         attention weights from scores; None if it forms no scores

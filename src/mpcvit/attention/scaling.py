@@ -35,7 +35,7 @@ def scaling_weights(scores: Scores) -> Weights:
 
 
 def scaling_attention(q: Queries, k: Keys, v: Values) -> Outputs:
-    """Scaling attention in its linear order.
+    """Return scaling attention in its linear order.
 
         y = (q / sqrt(n head_dim)) ((k / sqrt(n))' v)
 

@@ -7,7 +7,7 @@ from mpcvit.attention.kind_math import Context, KindMath, Phases, Scores, Step, 
 
 
 def sparsemax_weights(scores: Scores) -> Weights:
-    """Ramp from zero to one between scores of -1 and 1.
+    """Return a ramp from zero to one between scores of -1 and 1.
 
         w[i, j] = clip((s[i, j] + 1) / 2, 0, 1)
 

@@ -30,7 +30,7 @@ IMAGE = "image"
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a party computes, and where the other one is."""
+    """A party's task: what it computes, and where the other one is."""
 
     rank: int
     address: str  # rank 0 listens here, and rank 1 dials it
@@ -41,7 +41,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one image cost, and its logits."""
+    """The cost of one image, and its logits."""
 
     seconds: float
     exchanges: int

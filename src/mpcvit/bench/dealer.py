@@ -45,7 +45,7 @@ def bench_dealer(
     jobs: int = 6,
     progress: Progress,
 ) -> list[Row]:
-    """Of each model: runs with a dealer and with the first party, in turns; then dealers alone."""
+    """Run each model with a dealer and with the first party, in turns; then run dealers alone."""
     if profile.dealer is not Dealer.THIRD_PARTY:
         raise UserError("the profile must have a dealer, as semi2k-dealer-wan has")
     rows: list[Row] = []
@@ -109,7 +109,7 @@ def _online(name: str, records: list[RunRecord], first_party: list[RunRecord]) -
 
 
 def _throughput(card: ModelCard, profile: Profile, *, jobs: int, workers: int) -> Row:
-    """Jobs of one inference each, asked for by as many parties at once as there are workers."""
+    """Time jobs of one inference each, for as many parties at once as there are workers."""
     with (
         tempfile.TemporaryDirectory(prefix="mpcvit-") as name,
         LocalDealer(Path(name) / "dealer", workers=workers) as dealer,

@@ -330,5 +330,5 @@ def _sum(stages: _Stages) -> Cost:
 
 
 def _not_below_zero(cost: Cost) -> Cost:
-    """Seconds are noisy, and a difference of two may come out negative."""
+    """Return a cost without negative seconds, which a difference of noisy ones may have."""
     return Cost(**{name: max(0.0, value) for name, value in vars(cost).items()})

@@ -181,7 +181,7 @@ def _cost(
     batches: int,
     measure: bool,
 ) -> Row:
-    """Of the last batch of a session."""
+    """Return the cost of the last batch of a session."""
     images = random_images(model.model, batches * batch_size)
     record = run(
         model,
@@ -211,7 +211,7 @@ def _cost(
 
 
 def _set_up_s(record: RunRecord, network: NetworkLink) -> float:
-    """Of first uses: by the wall clock where it ran, or as modelled."""
+    """Return the seconds of first uses: by the wall clock where it ran, or as modelled."""
     set_up = record.set_up
     if record.was_timed:
         return round(set_up.warm_up_s, 3)
@@ -238,7 +238,7 @@ def _beside_fresh(cost: Row, fresh: Row, batch_size: int) -> Row:
 
 
 def _made_of(cost: StageCost) -> str:
-    """Every operation that talks: its exchanges, its bytes, and its seconds with all waiting."""
+    """List operations that talk: their exchanges, bytes, and seconds with all waiting."""
     talking = sorted(
         (operation for operation in cost.operations if operation.exchanges),
         key=lambda operation: -operation.seconds,
@@ -260,6 +260,6 @@ def _find(batch: BatchCost, stage: str | None) -> StageCost:
 
 
 def _ratio(cost: Row, plain: Row | None) -> float | str:
-    """By the wall clock where it ran, or as modelled."""
+    """Return a ratio of seconds: by the wall clock where it ran, or as modelled."""
     column = "measured_s" if cost["measured_s"] != "" else "modelled_s"
     return "" if plain is None or cost[column] == "" else round(cost[column] / plain[column], 3)

@@ -115,7 +115,7 @@ def _ingredients(layer: LayerArchitecture) -> Hashable:
 
 
 def bench_layers(model: ModelConfig, profile: Profile, *, progress: Progress) -> list[Row]:
-    """Seconds and bytes of every stage: softmax, ReLU softmax, and half of the heads mixed."""
+    """Count the cost of every stage: softmax, ReLU softmax, and half of the heads mixed."""
     networks = {
         "softmax": Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads),
         "relu_softmax": Architecture.uniform(RELU_SOFTMAX, depth=model.depth, heads=model.heads),
@@ -176,7 +176,7 @@ def bench_breakdown(
 
 
 def bench_precision(profile: Profile, *, progress: Progress) -> list[Row]:
-    """Relative error of softmax and ReLU softmax against the variance of their input."""
+    """Measure relative errors of softmax and ReLU softmax against the variance of their input."""
     import jax
 
     variances = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -217,7 +217,7 @@ def bench_agreement(
     simulate: bool,
     progress: Progress,
 ) -> Row:
-    """How often private and plaintext predictions agree on test images.
+    """Count how often private and plaintext predictions agree on test images.
 
     Of a lowered program, plaintext is its emulation.
     """

@@ -52,7 +52,7 @@ _ROOM_BYTES = 1_000_000  # for a record, or for answers
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Where a command's answers and its record go."""
+    """The places where a command's answers and its record go."""
 
     out: Path | None
     answers: Path | None

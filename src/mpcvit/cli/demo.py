@@ -88,7 +88,7 @@ def demo(
 
 
 def _tell(showcase: "Showcase", shown: "Sequence[Shown]", samples: "Sequence[Sample]") -> None:
-    """One table: a column for each run, a row for each image, and what it cost below."""
+    """Print a table: a column for each run, a row for each image, and the cost below."""
     lines = [
         *((sample.truth, [_answer(one, i) for one in shown]) for i, sample in enumerate(samples)),
         ("right", [f"{one.row['private_right']} of {one.row['images']}" for one in shown]),

@@ -63,7 +63,8 @@ ServerAddress = Annotated[
     str, typer.Option("--server", metavar="HOST:PORT", help="Address of `mpcvit serve`.")
 ]
 Wait = Annotated[
-    float, typer.Option(min=0, metavar="SECONDS", help="Longest time in the server's queue.")
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="Longest time in the server's queue, in seconds."),
 ]
 METRICS = "127.0.0.1:9464"
 
@@ -103,15 +104,15 @@ def serve(
             show_default=False,
         ),
     ] = 0,
-    queue: Annotated[int, typer.Option(min=0, help="Clients that may wait for a place.")] = 16,
-    max_images: Annotated[int, typer.Option(min=1, help="Images in one session.")] = 10_000,
-    max_batch: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 64,
+    queue: Annotated[int, typer.Option(min=0, help="Most clients that may wait for a place.")] = 16,
+    max_images: Annotated[int, typer.Option(min=1, help="Most images in one session.")] = 10_000,
+    max_batch: Annotated[int, typer.Option(min=1, help="Most images at a time.")] = 64,
     max_images_per_day: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Images of one client in a day (UTC), which limits how much of the model it can "
-            "copy by asking. 0 means no limit.",
+            help="Most images of one client in a day (UTC), which limits how much of the model it "
+            "can copy by asking. 0 means no limit.",
         ),
     ] = 0,
     state: Annotated[
@@ -149,7 +150,7 @@ def serve(
 
     One port is open. Clients dial it over TLS, each with a certificate that is on the
     server's list. The command prints a line for each client: who came, the cost and how it
-    ended. The images and the result stay with the client, and the weights stay here. The
+    ended. The images and the answers stay with the client, and the weights stay here. The
     client learns the model's shape, architecture and class names, and of each image what
     --reveal says.
 
@@ -238,7 +239,7 @@ def predict(
     """Classify images privately with a model that another host serves.
 
     The server does not see the images, and this host does not see the weights. Only this
-    host learns the result. This host opens no port, and may be behind address translation.
+    host learns the answers. This host opens no port, and may be behind address translation.
     The profile must be the server's.
 
     Example: mpcvit predict photo.png --server model.example.org:9000 --tls certs/client

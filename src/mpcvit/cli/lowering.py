@@ -52,7 +52,7 @@ def lower(
         ),
     ] = Guard.AUTO,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Images at a time for which the dealer's script is made.")
+        int, typer.Option(min=1, help="Images at a time for which the dealer's scripts are made.")
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
@@ -61,8 +61,8 @@ def lower(
     Linear steps are folded into weights. Polynomials replace expensive functions,
     each over an interval that photos or training images stay within. Few images
     give wider intervals. The other party will know the intervals, but not the
-    weights. For a profile with a dealer, the program also carries the script of
-    its requests, so that nobody has to rehearse them.
+    weights. For a profile with a dealer, the program also carries the scripts
+    of its requests, so that nobody has to rehearse them.
 
     Example: mpcvit lower model.safetensors --calibrate photos --out program
     """
@@ -177,7 +177,7 @@ def _tell(program: "SecureProgram", as_json: bool, skipped: Sequence[str] = ()) 
 
 
 def _tell_trust(program: "SecureProgram") -> None:
-    """How far inputs may go, and what happens to those that go further."""
+    """Print how far inputs may go, and what happens to those that go further."""
     trust, calibration = program.public.trust, program.calibration
     if calibration.agreeing:
         print(

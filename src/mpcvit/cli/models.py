@@ -110,7 +110,10 @@ def evaluate(
             print(f"  {place:<22} {100 * share:.4f} % of its values")
         print(f"left    {judged['left']:,} images have such values, or logits out of bounds")
         print(f"refused {judged['refused']:,} images get no answer in a private run")
-        print(f"close   {judged['close']:,} answers come with a word that another may be as likely")
+        print(
+            f"close   {judged['close']:,} answers come with the word 'close': another class may be "
+            "as likely"
+        )
 
 
 @app.command()
@@ -161,11 +164,11 @@ def import_(
     out: Annotated[Path, typer.Option("--out", help="Checkpoint to write (.safetensors).")],
     heads: Annotated[
         int | None,
-        typer.Option(min=1, help="Heads per layer, if the file does not tell."),
+        typer.Option(min=1, help="Heads per layer, if the file does not say."),
     ] = None,
     class_names: Annotated[
         Path | None,
-        typer.Option(help="Text file with one class name per line, if the weights come without."),
+        typer.Option(help="Text file with one class name per line, if the weights have no names."),
     ] = None,
     mean: Annotated[
         str | None,
@@ -180,7 +183,9 @@ def import_(
     ] = True,
     image_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Image size of the checkpoint; positions are interpolated to it."),
+        typer.Option(
+            min=1, help="Image size of the checkpoint in pixels; positions are interpolated to it."
+        ),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Replace the file that --out names.")

@@ -36,7 +36,8 @@ def pipeline(
         Path | None,
         typer.Argument(
             metavar="[CONFIG]",
-            help="TOML file, or a name that `mpcvit configs` lists; finetune with --from.",
+            help="TOML file, or a name that `mpcvit configs` lists. With --from, the default is "
+            "finetune.",
             autocompletion=complete.config,
         ),
     ] = None,
@@ -47,7 +48,7 @@ def pipeline(
         str | None,
         typer.Option(
             help="Fractions of heads that keep the expensive attention, between commas; "
-            "0.1,0.3,0.5,0.7 unless budgets are given."
+            "the default is 0.1,0.3,0.5,0.7, or none with --budgets."
         ),
     ] = None,
     budgets: Annotated[
@@ -67,13 +68,16 @@ def pipeline(
         typer.Option(
             "--profile",
             metavar="PROFILE",
-            help=f"Profile to measure with; {_MEASURING}, or {_SERVING} with --from.",
+            help=f"Profile to measure with. The default is {_MEASURING}, or {_SERVING} with "
+            "--from.",
             autocompletion=complete.profile,
         ),
     ] = None,
     images: Annotated[
         int | None,
-        typer.Option(min=1, help="Test images to classify privately; 1, or 3 with --from."),
+        typer.Option(
+            min=1, help="Test images to classify privately. The default is 1, or 3 with --from."
+        ),
     ] = None,
     simulate: Annotated[
         bool,
@@ -89,8 +93,8 @@ def pipeline(
     """Go the whole way: teacher, profile, search, derive, retrain, lower, measure, report.
 
     With --from the teacher is your own network, fine-tuned, and the others start
-    from it. Seconds are then those of lowered networks. Stop it at any time: the
-    same command goes on where it was, and reuses every step whose result is there.
+    from it. Seconds are then those of lowered networks. You may stop it at any time: the
+    same command continues where it stopped, and reuses every step whose result is there.
     `mpcvit experiment` shares its runs.
 
     Example: mpcvit pipeline --from vit-folder --data photos --budget 15s

@@ -38,11 +38,11 @@ Outcome = TypeVar("Outcome")
 
 
 def check_run_folder(folder: Path, *, resume: bool, fresh: bool) -> None:
-    """Neither lose a run that is there nor resume one that is not."""
+    """Refuse to replace a run that is there, and to resume one that is not."""
     if resume and fresh:
         raise UserError("--resume and --fresh exclude each other")
     if resume and not (folder / STATE_FILE).exists():
-        raise UserError(f"there is nothing to resume in {folder}")
+        raise UserError(f"there is nothing to resume in {folder}; leave out --resume")
     held = any((folder / name).exists() for name in (STATE_FILE, MODEL_FILE, SEARCH_FILE))
     if held and not (resume or fresh):
         raise UserError(f"{folder} already holds a run; add --resume, --fresh or another --out")

@@ -39,7 +39,7 @@ def search(
     fresh: Fresh = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search which heads need ReLU softmax, and where all that costs more is needed.
+    """Search which heads need the expensive attention kind, and where GeLU is needed.
 
     Weights, alpha (per layer, head or row) and beta (per layer or token) are
     learnt together, with the seconds that they cost in the loss. With search.choices,
@@ -124,7 +124,7 @@ def derive(
         typer.Option(
             min=0,
             help="Least number of layer norms where the whole residual passes, if norms were "
-            "searched. Without any, values of some images run away.",
+            "searched. Without any, values of some images grow too large.",
         ),
     ] = 1,
     latency: LatencyFile = None,
@@ -133,8 +133,8 @@ def derive(
     """Turn a search into an architecture, by ratio or by seconds.
 
     One search serves every ratio and budget. A budget is met exactly: the network that
-    keeps the largest total importance and fits. Equal alphas are broken in order of layer,
-    head and row, and listed.
+    keeps the largest total importance and fits. Between equal alphas the order of layer,
+    head and row decides, and those left out are listed.
 
     Example: mpcvit derive runs/search --relu-softmax-ratio 0.5 --out arch.json
     """
@@ -170,7 +170,7 @@ def derive(
 
 
 def parse_seconds(text: str, option: str = "--latency-budget") -> float:
-    """Seconds as people write them.
+    """Read seconds as people write them.
 
     >>> parse_seconds("12s"), parse_seconds("500ms"), parse_seconds("1.5min"), parse_seconds("7")
     (12.0, 0.5, 90.0, 7.0)

@@ -125,7 +125,7 @@ _S_PER_PRODUCT = {True: 2e-9, False: 0.5e-9}  # multiply-adds, in the 128-bit an
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a batch of images will take, without the set-up."""
+    """A forecast for a batch of images, without the set-up."""
 
     form: str  # "plain" or "lowered"
     exchanges: int

@@ -99,7 +99,7 @@ def _draw_box(
 def _draw_shape(
     area: int, rng: np.random.Generator, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[int, int]:
-    """Two sides with a random product and a random, log-uniform quotient."""
+    """Draw two sides with a random product and a random, log-uniform quotient."""
     wanted = area * (scale[0] + rng.random() * (scale[1] - scale[0]))
     quotient = ratio[0] * math.exp(rng.random() * math.log(ratio[1] / ratio[0]))
     return round(math.sqrt(wanted * quotient)), round(math.sqrt(wanted / quotient))

@@ -200,7 +200,7 @@ def count_threads(wanted: int) -> int:
 
 
 class Purpose(IntEnum):
-    """What a stream is for; streams of different purposes never meet."""
+    """The purpose of a stream; streams of different purposes never meet."""
 
     ORDER = 0
     IMAGE = 1

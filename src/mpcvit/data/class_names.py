@@ -11,7 +11,7 @@ _LISTED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMatch:
-    """Which class of a model each class of a data set is, as numbers in order of the data's."""
+    """A match of a data set's classes with those of a model, as numbers in the data's order."""
 
     places: tuple[int, ...]
     sentence: str

@@ -15,7 +15,7 @@ Box = tuple[int, int, int, int]  # top, bottom, left, right
 
 @dataclass(frozen=True, kw_only=True)
 class Mix:
-    """How one pair is mixed: both keep `lam` of themselves and take the rest from the other."""
+    """A mix of one pair: both keep `lam` of themselves and take the rest from the other."""
 
     lam: float = 1.0
     box: Box | None = None  # cutmix takes the rest as this box, mixup as a blend

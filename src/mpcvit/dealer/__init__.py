@@ -18,7 +18,7 @@ The first gets the dealer's material; the second watches that nothing else is as
 
 @dataclass(frozen=True, kw_only=True)
 class DealerTerms:
-    """What a dealer says about itself."""
+    """The terms of a dealer: what it says about itself."""
 
     spu: str  # version
     key: str  # fingerprint

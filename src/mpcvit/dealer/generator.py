@@ -37,7 +37,7 @@ def draw(seed: bytes, count: int, length: int) -> bytes:
 
 
 def draw_bits(seeds: tuple[bytes, ...], count: int, number: int) -> np.ndarray:
-    """Random bits that no single party can predict: the same whenever they are asked for.
+    """Return random bits that no single party can predict, the same at every call.
 
     >>> draw_bits((bytes(16), bytes(16)), 5, 8).tolist()
     [0, 0, 1, 0, 1, 1, 0, 1]

@@ -115,7 +115,7 @@ class Job:
         raise DealerError(f"the job has {self.inferences} inferences, and no number {index}")
 
     def ledger(self, index: int) -> Ledger:
-        """Where an inference begins, and the kernels' masks that it may draw again."""
+        """Return where an inference begins, and the kernels' masks that it may draw again."""
         ledger, (set_up, _) = Ledger(self.start), self.plan[0]
         if index > 0 and set_up.is_set_up:
             for step in set_up.steps:

@@ -28,7 +28,7 @@ CIPHERTEXT_BYTES = _BITS // 8
 
 @dataclass(frozen=True, kw_only=True)
 class PublicKey:
-    """What parties know of a dealer."""
+    """A dealer's public key, which parties know."""
 
     pem: str
 
@@ -43,7 +43,7 @@ class PublicKey:
 
 
 class PrivateKey:
-    """What decrypts seeds."""
+    """A dealer's private key, which decrypts seeds."""
 
     def __init__(self, key: rsa.RSAPrivateKey) -> None:
         self._key = key
@@ -71,7 +71,9 @@ class PrivateKey:
 def make_keys(folder: Path) -> PublicKey:
     """Write a new key pair into a new folder."""
     if folder.exists():
-        raise UserError(f"{folder} is already there; a dealer's key is not replaced")
+        raise UserError(
+            f"{folder} is already there, and a dealer's key is not replaced; choose another --out"
+        )
     key = _generate()
     private = key.private_bytes(
         serialization.Encoding.PEM,
@@ -87,7 +89,7 @@ def make_keys(folder: Path) -> PublicKey:
 
 
 def make_up_public_key() -> PublicKey:
-    """One whose private half nobody has, for seeds that hide nothing."""
+    """Return a key whose private half nobody has, for seeds that hide nothing."""
     return PublicKey(pem=_public_pem(_generate()))
 
 

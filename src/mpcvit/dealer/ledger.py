@@ -33,7 +33,7 @@ class Ledger:
         self.kernels: list[KernelMask] = []
 
     def enter(self, step: Step) -> tuple[int, ...]:
-        """Where each operand of the next step begins."""
+        """Enter the next step, and return where each of its operands begins."""
         counts = self._counts(step)
         if step.opens_kernel:
             if step.kernel != len(self.kernels):

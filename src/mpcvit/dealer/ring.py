@@ -34,7 +34,7 @@ class Ring:
         return np.frombuffer(content, f"<u{self.width}")
 
     def embed(self, bits: Array) -> Array:
-        """Zeros and ones as elements."""
+        """Return zeros and ones as elements."""
         if self.width == 16:
             return np.stack([bits.astype("<u8"), np.zeros(bits.shape, "<u8")], axis=-1)
         return bits.astype(f"<u{self.width}")
@@ -84,7 +84,7 @@ def ring_of(width: int) -> Ring:
 
 
 def _limbs(x: Array, limbs: int) -> Array:
-    """Limbs by weight, as float64."""
+    """Return limbs by weight, as float64."""
     pieces = np.ascontiguousarray(x).view("<u2").reshape(-1, limbs)
     return np.ascontiguousarray(pieces.T, np.float64)
 
@@ -100,7 +100,7 @@ def _subtract_pairs(x: Array, y: Array) -> Array:
 
 
 def _multiply_pairs(x: Array, y: Array) -> Array:
-    """Schoolbook, in 32-bit digits of the low halves; the high ones only reach the high half."""
+    """Multiply in 32-bit digits of the low halves; the high ones only reach the high half."""
     low_x, low_y = x[..., 0] & _HALF, y[..., 0] & _HALF
     high_x, high_y = x[..., 0] >> _32, y[..., 0] >> _32
     low, cross_x, cross_y = low_x * low_y, low_x * high_y, high_x * low_y

@@ -36,7 +36,7 @@ _MOST_ROW = 100  # characters
 
 
 class Kind(str, Enum):
-    """What is made, as SPU's client names it. A call's last operands are what is adjusted."""
+    """A kind of correlated randomness, as SPU's client names it; last operands are adjusted."""
 
     MUL = "Mul"
     MUL_PRIVATE = "MulPriv"
@@ -139,7 +139,7 @@ class Step:
         return sum(map(blocks_of, lengths))
 
     def counts(self, start: int, replayed: int | None = None) -> tuple[int, ...]:
-        """Where each operand begins, if the first begins at `start`, and a kernel's elsewhere.
+        """Return where each operand begins: the first at `start`, and a kernel's elsewhere.
 
         >>> Step(kind=Kind.DOT, width=8, shape=(2, 3, 5)).counts(100)
         (100, 105, 113)

@@ -26,7 +26,7 @@ from mpcvit.hosts.peer import Peer
 
 @dataclass(frozen=True, kw_only=True)
 class JobLimits:
-    """How much a dealer takes on."""
+    """The limits of what a dealer takes on."""
 
     idle_s: float = 3600.0  # after which a job is forgotten
     waiting_s: float = 60.0  # after which a job that one party authorised is forgotten

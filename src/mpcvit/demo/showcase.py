@@ -58,7 +58,7 @@ class Sample:
 @register("mpcvit-showcase/2", "showcase")
 @dataclass(frozen=True, kw_only=True)
 class Showcase:
-    """What is shown, and under which profile its programs were lowered."""
+    """The networks and images of a demo, and the profile for which programs were lowered."""
 
     profile: str
     networks: tuple[ShownNetwork, ...]

@@ -16,7 +16,7 @@ _SEEDS_OF_A_POINT = 2 * (1.96 + 0.84) ** 2 * _SEED_DEVIATION**2
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How much more accurate one network is than another, in points, with a 95 % interval.
+    """A difference of two networks' accuracies, in points, with a 95 % interval.
 
     The interval is Student's over pairs of the same seed. `seeds_needed` is how
     many seeds of each network a difference of this size takes.

@@ -92,7 +92,7 @@ def mpcformer(*, distilled: bool = False, quad_gelu: bool = False) -> Recipe:
 
 
 def the_x(*, whole: bool = False) -> Recipe:
-    """Estimated softmax; `whole` with its ReLU for GeLU and its linear norm too."""
+    """Return THE-X's estimated softmax; `whole` adds its ReLU for GeLU and its linear norm."""
     if not whole:
         return Recipe(name="the_x", settings=("model.attention=the_x",))
     return Recipe(
@@ -112,7 +112,7 @@ def mpcvit(
     settings: tuple[str, ...] = (),
     label: str = "",
 ) -> Recipe:
-    """Heads chosen by a search at a ratio; `label` tells one kind of search from another."""
+    """Return heads chosen by a search at a ratio; `label` tells one kind of search from another."""
     stem, end = label or ("per-layer" if per_layer else "mpcvit"), "-distilled" * distilled
     return Recipe(
         name=f"{stem}-{ratio}{end}",
@@ -149,7 +149,7 @@ def searched(label: str, *settings: str) -> SearchRecipe:
 
 
 def pruned(heads: int) -> Recipe:
-    """Fewer heads, all of ReLU softmax."""
+    """Return a network of fewer heads, all of ReLU softmax."""
     return Recipe(
         name=f"pruned-{heads}",
         settings=("model.attention=relu_softmax",),

@@ -51,7 +51,7 @@ Made = TypeVar("Made")
 
 
 class Status(Enum):
-    """What became of a step."""
+    """The outcome of a step."""
 
     RAN = "ran"
     REUSED = "reused"

@@ -153,7 +153,7 @@ def _is_head_wise(alpha: np.ndarray) -> bool:
 def _decide_heads(
     alpha: np.ndarray, model: ModelConfig, layer: int, origin: str
 ) -> tuple[HeadChoice, ...]:
-    """One alpha for a layer, one per head, or one per query row for all heads alike."""
+    """Read one alpha for a layer, one per head, or one per query row for all heads alike."""
     where = f"{origin}: alpha of layer {layer}"
     _require_binary(alpha, where)
     kinds = tuple(RELU_SOFTMAX if value else SCALING for value in alpha.ravel())

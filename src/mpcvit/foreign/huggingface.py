@@ -48,7 +48,7 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """What the models of one kind have in common, and where their config is silent."""
+    """A family of models: what they have in common, and what their config leaves out."""
 
     name: str
     processor: str

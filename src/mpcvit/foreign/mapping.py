@@ -63,7 +63,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one project names its tensors, and which of them it never uses."""
+    """A project's names of tensors, and those that it never uses."""
 
     project: str
     rules: tuple[Rule, ...]
@@ -187,7 +187,7 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 def _count_blocks(tensors: Mapping[str, Tensor], layout: Layout) -> int:
-    """How many numbers occur; a gap then shows as missing and left-over names."""
+    """Return how many numbers occur; a gap then shows as missing and left-over names."""
     patterns = [_pattern(name) for rule in layout.rules for name in rule.theirs if "{n}" in name]
     found = (pattern.fullmatch(name) for pattern in patterns for name in tensors)
     return max(1, len({hit[1] for hit in found if hit}))

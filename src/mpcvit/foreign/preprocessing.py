@@ -26,7 +26,7 @@ _DO = frozenset(("do_resize", "do_center_crop", "do_rescale", "do_normalize", "d
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocessing:
-    """How pictures are prepared. `mean`, `std` and `fit` are None where nothing says it."""
+    """The preparation of pictures. `mean`, `std` and `fit` are None where nothing says it."""
 
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -36,7 +36,7 @@ class Preprocessing:
 
 @dataclass(frozen=True, kw_only=True)
 class _Processor:
-    """What an image processor of Hugging Face does where its file does not say it."""
+    """The defaults of an image processor of Hugging Face."""
 
     is_square: bool  # whether `size` as one number means both sides
     resample: Resample

@@ -17,7 +17,7 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 
 def is_safetensors(path: Path) -> bool:
-    """Whether a file starts as the format does: eight bytes of length, then JSON."""
+    """Return whether a file starts as the format does: eight bytes of length, then JSON."""
     with path.open("rb") as file:
         return path.suffix == ".safetensors" or file.read(9)[8:] == b"{"
 

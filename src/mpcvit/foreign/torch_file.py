@@ -131,7 +131,7 @@ class _Content:
         return roots[0]
 
     def _find_byteorder(self) -> str:
-        """Files from before PyTorch 2.1 do not say it; they are little-endian."""
+        """Return the byte order, which is little-endian in files from before PyTorch 2.1."""
         if f"{self.root}byteorder" not in self.archive.NameToInfo:
             return "<"
         order = self._read(self._member("byteorder"))
@@ -235,7 +235,7 @@ class _Content:
 
 
 def _last_place(offset: int, shape: tuple[int, ...], steps: tuple[int, ...]) -> int:
-    """Where in its storage a tensor's last number lies; -1 for a tensor without numbers.
+    """Return where in its storage a tensor's last number lies; -1 for a tensor without numbers.
 
     >>> _last_place(1, (2, 3), (4, 1)), _last_place(1, (2, 0), (4, 1))
     (7, -1)

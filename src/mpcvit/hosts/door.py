@@ -51,7 +51,7 @@ def why_no_door(error: OSError) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DoorLimits:
-    """How much strangers and certified peers may take up."""
+    """The limits of what strangers and certified peers may take up."""
 
     arrival_s: float = 10.0  # for TLS and the first message together
     strangers: int = 64
@@ -100,7 +100,7 @@ class BusyError(RefusedError):
 
 @dataclass
 class DoorCounts:
-    """What happened at the door so far."""
+    """Counts of what happened at the door so far."""
 
     accepted: int = 0
     refused: int = 0

@@ -15,7 +15,7 @@ _TRUNCATED_BYTES = 4  # per element, by one party
 
 
 class ModelShape(Protocol):
-    """What prices need to know of a model."""
+    """The properties of a model that prices need."""
 
     @property
     def tokens(self) -> int: ...

@@ -17,7 +17,7 @@ from mpcvit.kinds import costs
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """Which of softmax's three properties a kind keeps for every row of scores."""
+    """The properties of softmax that a kind keeps for every row of scores."""
 
     monotone: bool = False
     non_negative: bool = False
@@ -35,7 +35,7 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
-    """What files, pictures and prices need to know of an attention kind.
+    """An attention kind, as files, pictures and prices need to know it.
 
     `sites` are the functions that lowering approximates for it, and `eps_fields`
     the keys of a model whose value must not round to zero. `constants` are

@@ -6,7 +6,7 @@ ERROR_BUDGET = 0.02  # of the logits' errors, root mean square, in parts of thei
 
 
 class Guard(str, Enum):
-    """Whether a program opens, with its answer, if some value left its interval."""
+    """A choice whether a program refuses an answer if some value left its interval."""
 
     ON = "on"
     OFF = "off"

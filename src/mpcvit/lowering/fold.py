@@ -225,7 +225,7 @@ def _mlp(
     units: Units,
     centring: np.ndarray,
 ) -> dict[str, Weights]:
-    """Of the lite form the norm's output is residual too: its gain is multiplied with.
+    """Fold an MLP. In the lite form the norm's output is residual too, times the norm's gain.
 
     A product of matrices could do that on its way, but would take longer. Where units
     are tied, nothing is multiplied.

@@ -68,7 +68,7 @@ def invert_watched(functions: Sequence[Function], arrays: Sequence[Array]) -> li
 
 @dataclass
 class SeenRanges:
-    """What watched functions were given, by label: arrays of one call, and their ranges so far."""
+    """The inputs of watched functions, by label: arrays of one call, and their ranges so far."""
 
     arrays: dict[str, list[Array]] = field(default_factory=dict)
     shares: dict[str, list[np.ndarray]] = field(default_factory=dict)

@@ -57,7 +57,7 @@ _MOST_SCRIPTS = 16  # that one program carries
 
 @dataclass(frozen=True, kw_only=True)
 class PublicProgram:
-    """All that both parties know: shape, architecture, plan, engine, scripts. No weight.
+    """The half that both parties know: shape, architecture, plan, engine, scripts. No weight.
 
     `plan` and `engine` are None for a network as it was trained. `shapes` are those of
     the weights that the model owner shares, by name.

@@ -48,7 +48,7 @@ _ROW_SCALE_ERROR = 0.05  # it cancels: the denominator divides by what the row s
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """What one function was given: extremes, and the value that few lie below."""
+    """The range of a function's inputs: extremes, and the value that few lie below."""
 
     low: float
     high: float
@@ -65,7 +65,7 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What is known of the values at one label.
+    """The knowledge of the values at one label.
 
     `odd` is the range that odd pictures gave, `widest` the largest magnitude that is
     possible at all, and `beside` names the sites that the same layer has.
@@ -79,7 +79,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Target:
-    """What to fit: a class of approximations, and the arguments of its fit but the tolerance."""
+    """A fit to make: a class of approximations, and its arguments but the tolerance."""
 
     approximation: type[Approximation]
     arguments: tuple[Any, ...]

@@ -224,7 +224,7 @@ def spread_tokens(
 
 
 def dropout(rng: Array, x: Array, rate: float) -> Array:
-    """Zero entries with probability `rate`, and scale the rest to keep the mean.
+    """Set entries to zero with probability `rate`, and scale the rest to keep the mean.
 
     Sixteen random bits decide an entry, so the rate is a multiple of 2^-16.
     """

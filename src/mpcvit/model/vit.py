@@ -251,7 +251,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """What follows the last block, on its own: norm, pooling and classifier."""
+    """The end of a network, on its own: norm, pooling and classifier."""
 
     config: ModelConfig
     norm: NormForm
@@ -264,7 +264,7 @@ class Head(nn.Module):
 def _classify(
     config: ModelConfig, form: NormForm | None, x: Tokens, **run: Any
 ) -> tuple[Float[Array, "batch classes"], Tokens]:
-    """Logits and the last tokens, normalised unless the norm comes after pooling.
+    """Return logits and the last tokens, normalised unless the norm comes after pooling.
 
     The submodules belong to the module that calls this.
     """
@@ -363,7 +363,7 @@ def _grids(config: ModelConfig, before: int, after: int) -> tuple[tuple[int, int
 def init_parameters(
     config: ModelConfig, architecture: Architecture | Mixture, seed: int
 ) -> dict[str, Any]:
-    """Fresh parameters, the same for the same seed."""
+    """Return fresh parameters, the same for the same seed."""
     model = ViT(config, architecture)
     images = jnp.zeros((1, config.image_size, config.image_size, config.channels))
     return jax.jit(model.init)(jax.random.key(seed), images)["params"]

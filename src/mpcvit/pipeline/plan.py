@@ -134,7 +134,7 @@ class Plan:
 
 
 def _baselines() -> dict[str, Recipe]:
-    """Networks of the paper's comparison that no search finds."""
+    """Return the networks of the paper's comparison that no search finds."""
     networks = find_experiment("trade-off").networks
     return {
         recipe.name: recipe

@@ -77,7 +77,7 @@ class TrainedNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class Named(Generic[Thing]):
-    """Something that was found, where, and a short name that tells it from the others."""
+    """A thing that was found, its place, and a short name that tells it from the others."""
 
     name: str
     path: Path
@@ -86,7 +86,7 @@ class Named(Generic[Thing]):
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """All that was found, in the order of the places; and what could not be read."""
+    """The things that were found, in the order of the places; and what could not be read."""
 
     networks: tuple[Named[TrainedNetwork], ...] = ()
     searches: tuple[Named[SearchResult], ...] = ()
@@ -170,7 +170,7 @@ def shortest_unique_names(places: Sequence[Path]) -> list[str]:
 
 
 def _candidates(place: Path) -> list[str]:
-    """Names of a place, from short to long."""
+    """Return names of a place, from short to long."""
     parts = [part for part in place.parts if part not in (place.anchor, "..")]
     seed = ""
     if len(parts) > 1 and parts[-1].startswith("seed-"):
@@ -216,7 +216,7 @@ def _read(file: Path, latency: LatencyTable | None) -> Any:
 
 
 def _holds(file: Path, text: str) -> bool:
-    """Whether a file says its format near its beginning."""
+    """Return whether a file says its format near its beginning."""
     try:
         with file.open("rb") as opened:
             return text.encode() in opened.read(1 << 16)

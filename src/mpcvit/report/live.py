@@ -183,5 +183,5 @@ class WholeProgress:
         self._progress.update(self._parts[what], completed=done, total=total)
 
     def training(self) -> LiveProgress:
-        """Who shows a training or a search of the current step."""
+        """Return an observer that shows the training or search of the current step."""
         return LiveProgress(within=self._progress)

@@ -32,7 +32,7 @@ def warnings(collected: Collected) -> list[str]:
 
 
 def other_tables(collected: Collected) -> list[tuple[str, list[Row]]]:
-    """Tables that are shown as they are."""
+    """Return tables that are shown as they are."""
     titles = {
         TableKind.AGREEMENT: "Private against plaintext predictions",
         TableKind.SPEED: "Speed of training",

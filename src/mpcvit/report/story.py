@@ -28,7 +28,7 @@ class Headline:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What one run said of a picture, and how long that took."""
+    """The answer of one run for a picture, and its seconds."""
 
     run: str
     predicted: str  # empty: the run left the picture out

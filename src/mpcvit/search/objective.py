@@ -35,7 +35,7 @@ class LayerPrice:
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """What alpha and beta cost, layer by layer."""
+    """The prices of alpha and beta, layer by layer."""
 
     attention: tuple[LayerPrice, ...]
     activation: tuple[LayerPrice, ...]

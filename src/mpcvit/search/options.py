@@ -34,7 +34,7 @@ class Option:
 
 
 class _State(NamedTuple):
-    """What the choice of a layer depends on, of the layers after it."""
+    """A state: what the choice of a layer depends on, of the layers after it."""
 
     tokens: int
     is_normed: bool
@@ -136,7 +136,7 @@ def _ceil(seconds: float) -> int:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Unit:
-    """What one alpha stands for; a place is 0 where all share the choice."""
+    """The place that one alpha stands for; a number is 0 where all share the choice."""
 
     layer: int
     head: int

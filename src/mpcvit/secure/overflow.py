@@ -62,7 +62,7 @@ def find_overflows(model: Model, images: np.ndarray, profile: Profile) -> tuple[
 def _values(
     network: tuple[Stage, ...], parameters: Any, images: np.ndarray
 ) -> list[tuple[str, list[RecordedValue]]]:
-    """For every stage, what each of its operations gave."""
+    """Return what each operation gave, by stage."""
     x: Any = jnp.asarray(images)
     stages = []
     for stage in network:

@@ -29,7 +29,7 @@ from mpcvit.secure.spu.link import Channel
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What a function gave, and its cost."""
+    """The output of a function, and its cost."""
 
     output: np.ndarray
     cost: StageCost

@@ -21,7 +21,7 @@ LIKELIEST = 5  # classes that are named where logits are revealed
 
 @dataclass(frozen=True, kw_only=True)
 class BatchAnswers:
-    """What the data owner learns of a batch, a row for each image."""
+    """The answers that the data owner learns of a batch, a row for each image."""
 
     values: tuple[tuple[float, ...], ...] | None  # float32 logits, as they are or rounded
     chosen: tuple[tuple[bool, ...], ...]  # by class: the likeliest, or the five likeliest
@@ -31,7 +31,7 @@ class BatchAnswers:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownModel:
-    """What the data owner knows of the model that answers."""
+    """The data owner's knowledge of the model that answers."""
 
     digest: str  # of the public half
     classes: tuple[str, ...]
@@ -53,7 +53,7 @@ class KnownModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageAnswer:
-    """What the data owner learns of one image."""
+    """The answer that the data owner learns of one image."""
 
     model: KnownModel
     values: tuple[float, ...] | None  # float32 logits, as they are or rounded
@@ -105,7 +105,7 @@ class ImageAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What the data owner learns, and what it cost."""
+    """The answers that the data owner learns, and their cost."""
 
     answers: tuple[ImageAnswer, ...]
     model: KnownModel

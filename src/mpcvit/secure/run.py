@@ -215,7 +215,7 @@ def _loaded(model: AnyModel) -> "Model":
 
 
 def list_images(images: Images) -> list[Path] | np.ndarray:
-    """Files, or arrays as one array."""
+    """Return files, or arrays as one array."""
     if isinstance(images, str | Path):
         return list_pictures([images])
     if isinstance(images, np.ndarray):

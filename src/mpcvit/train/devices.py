@@ -55,7 +55,7 @@ class Devices:
             )
 
     def piece_size(self, images: int, wanted: int) -> int:
-        """Into pieces of how many images a device cuts its part of a batch.
+        """Return how many images a piece has, into which a device cuts its part of a batch.
 
         Activations of a few images stay in a CPU's caches; accelerators want them all.
         """
@@ -78,11 +78,11 @@ class Devices:
         )
 
     def index(self) -> Any:
-        """Within `on_each`: the number of the device."""
+        """Return the number of the device, within `on_each`."""
         return jax.lax.axis_index("batch")
 
     def sum(self, tree: Any) -> Any:
-        """Within `on_each`: the sum over devices; in one message, as each makes all wait."""
+        """Return the sum over devices, within `on_each`; in one message, as each makes all wait."""
         line, restore = ravel_pytree(tree)
         return restore(jax.lax.psum(line, "batch"))
 

@@ -20,7 +20,7 @@ Logits = Float[Array, "batch classes"]
 
 
 def cross_entropy(logits: Logits, targets: Float[Array, "batch classes"]) -> Float[Array, "batch"]:
-    """Cost of soft targets, in nats per image.
+    """Return the cost of soft targets, in nats per image.
 
         l[i] = - sum_c t[i, c] log softmax(z[i])[c]
 
@@ -31,7 +31,7 @@ def cross_entropy(logits: Logits, targets: Float[Array, "batch classes"]) -> Flo
 
 
 def in_top(logits: Logits, labels: Int[Array, "batch"], k: int) -> Float[Array, "batch"]:
-    """One where the label is among the k largest logits; ties and what is no number do not.
+    """Return one where the label is among the k largest logits; ties and what is no number do not.
 
     >>> in_top(jnp.array([[1.0, 3.0, 2.0]]), jnp.array([2]), k=1).tolist()
     [0.0]
@@ -45,7 +45,7 @@ def in_top(logits: Logits, labels: Int[Array, "batch"], k: int) -> Float[Array, 
 
 
 def divergence(student: Logits, teacher: Logits, temperature: float = 1.0) -> Float[Array, "batch"]:
-    """How far a student's distribution is from its teacher's, in nats per image.
+    """Return how far a student's distribution is from its teacher's, in nats per image.
 
         l[i] = sum_c p[c] (log p[c] - log q[c]),  p = softmax(teacher / T), q = softmax(student / T)
 
@@ -63,7 +63,7 @@ def divergence(student: Logits, teacher: Logits, temperature: float = 1.0) -> Fl
 def token_distance(
     student: Float[Array, "batch token width"], teacher: Float[Array, "batch token width"]
 ) -> Float[Array, "batch"]:
-    """Mean square difference of two images' tokens.
+    """Return the mean square difference of two images' tokens.
 
         l[i] = mean over tokens and width of (s - t)^2
 

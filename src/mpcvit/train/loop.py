@@ -33,7 +33,7 @@ REPORT_EVERY_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class StepEvent:
-    """Where a run stands; means are over the epoch so far."""
+    """A step of a run, as it stands; means are over the epoch so far."""
 
     epoch: int
     epochs: int

@@ -103,7 +103,7 @@ def variance_ratio(running: Any, fixed: Any) -> float:
 
 
 def _spread_batches(split: Split, data: DataConfig, devices: int) -> Iterator[np.ndarray]:
-    """Normalised images in batches that each reach over the whole split, whatever its order."""
+    """Yield normalised images in batches, each from all over the split, whatever its order."""
     constants = normalisation(data.mean, data.std, split.images.shape[-1])
     size = math.ceil(min(_IMAGES, len(split)) / devices) * devices
     count = max(1, min(_BATCHES, len(split) // size))

@@ -27,7 +27,7 @@ Metrics = dict[str, jax.Array]
 
 
 class Outcome(NamedTuple):
-    """What a loss finds beside itself."""
+    """The things that a loss finds beside itself."""
 
     metrics: Metrics  # sums over the batch, to log as means per image
     statistics: Statistics  # of batch norms
@@ -205,7 +205,7 @@ def learning_rate(config: TrainConfig, steps_per_epoch: int) -> optax.Schedule:
 
 
 def make_optimizer(config: TrainConfig, steps_per_epoch: int) -> optax.GradientTransformation:
-    """Only the kernels of linears decay: not biases, norms, positions or tokens."""
+    """Return the optimiser. Only kernels of linears decay, and no bias, norm, position or token."""
     adamw = optax.adamw(
         learning_rate(config, steps_per_epoch),
         weight_decay=config.weight_decay,

@@ -30,7 +30,7 @@ _STOP_S = 5.0
 
 
 class PictureState(str, Enum):
-    """How far a picture is; one that failed may be asked for again."""
+    """The progress of a picture; one that failed may be asked for again."""
 
     WAITING = "waiting"
     RUNNING = "running"

@@ -183,7 +183,7 @@ class Guard:
         await self._app(inner, receive, send_with_headers)  # type: ignore[arg-type]
 
     def _is_own(self, headers: dict[str, bytes], *, is_visit: bool) -> bool:
-        """Whether a request names this server, and is of its page.
+        """Return whether a request names this server, and is of its page.
 
         A visit of the page itself may begin anywhere, if it fills a whole tab.
         """

@@ -100,8 +100,8 @@ def experiment(
 
     Trains and searches all that it needs, one network after another, all for
     the same number of epochs. The cost of each choice is measured first, under
-    the profile, and kept with the runs. Stop it at any time: the same command
-    goes on where it was. Experiments share runs. Results are written after each.
+    the profile, and kept with the runs. You may stop it at any time: the same command
+    continues where it stopped. Experiments share runs. Results are written after each.
 
     Example: mpcvit experiment trade-off digits --seeds 0,1
     """
@@ -147,7 +147,9 @@ def experiment(
         tell(f"{stopped}; the same command goes on")
         raise typer.Exit(130) from None
     if not summaries and not means:
-        raise UserError(f"{runs / config.name} holds no finished run of {wanted.name}")
+        raise UserError(
+            f"{runs / config.name} holds no finished run of {wanted.name}; leave out --finished"
+        )
     if as_json:
         print_json({"networks": [asdict(one) for one in summaries], "mean_alpha": dict(means)})
         return

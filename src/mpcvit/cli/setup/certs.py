@@ -48,7 +48,12 @@ def make(
     days: Days = 365,
     names: Annotated[
         str,
-        typer.Option("--for", metavar="NAMES", help="Hosts to make certificates for."),
+        typer.Option(
+            "--for",
+            metavar="NAMES",
+            help="Hosts to make certificates for, between commas: server, dealer, or names of "
+            "clients.",
+        ),
     ] = "server,client",
     fresh: Annotated[
         bool,
@@ -61,7 +66,8 @@ def make(
     Give the folder `server` to the host of the model and `client` to the host of the images,
     each over a channel that you trust. Keep `ca` offline. Each folder lists the
     certificates that its host accepts. With --dealer-host there is a `dealer` too, with an
-    authority of its own.
+    authority of its own. No certificate outlives its authority, and --fresh makes all
+    of them again.
 
     Example: mpcvit certs --out certs --host model.example.org
     """
@@ -144,7 +150,7 @@ def revoke(
 ) -> None:
     """Take a client off the server's list.
 
-    Copy server/allowed.txt to the server if it lies elsewhere, and send the server SIGHUP.
+    Copy server/allowed.txt to the server's host, and send the server SIGHUP.
     It then refuses the client, and ends its sessions.
 
     Example: mpcvit certs revoke hospital --out certs

@@ -30,8 +30,8 @@ KeyFolder = Annotated[
 Records = Annotated[
     Path | None,
     typer.Option(
-        help="File for open jobs and used seeds, to be kept as long as the key; jobs.sqlite "
-        "beside the key unless given."
+        help="SQLite file for open jobs and used seeds; jobs.sqlite beside the key unless given. "
+        "Keep it as long as the key."
     ),
 ]
 
@@ -71,7 +71,7 @@ def serve(
     records: Records = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
     jobs_per_minute: Annotated[
-        int, typer.Option(min=1, help="Jobs of each party in a minute.")
+        int, typer.Option(min=1, help="Most jobs that each certificate may send in a minute.")
     ] = 60,
     idle_hours: Annotated[
         float, typer.Option(min=0.01, help="Hours until an idle job is forgotten.")

@@ -13,7 +13,7 @@ SplitName = Literal["train", "test"]
 
 
 class Example(NamedTuple):
-    """One labelled picture, and where it was found, for messages."""
+    """A labelled picture, and where it was found, for messages."""
 
     image: np.ndarray  # uint8 [height, width, channel]
     label: int
@@ -22,7 +22,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """One split, opened: its class names now, its pictures one by one."""
+    """An open split: its class names now, its pictures one by one."""
 
     classes: tuple[str, ...]
     count: int
@@ -41,7 +41,7 @@ class Source(Protocol):
         ...
 
     def files(self) -> tuple[Path, ...]:
-        """Every file whose change would change what `open_split` gives."""
+        """Return every file whose change would change what `open_split` gives."""
         ...
 
     def open_split(self, split: SplitName, channels: int) -> Examples: ...

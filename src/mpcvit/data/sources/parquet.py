@@ -82,7 +82,7 @@ class ParquetSource:
         return [_open(path) for path in paths]
 
     def _numbered_classes(self) -> tuple[str, ...]:
-        """Without names, both splits together tell how many classes there are."""
+        """Return the classes by number: both splits together show how many there are."""
         largest = -1
         for split in ("train", "test"):
             for table in self._tables(split) if self._split_files(split) else ():

@@ -133,7 +133,7 @@ class ScriptFollower:
         self._last: tuple[Call, Buffers] | None = None
 
     def follow(self, job: Job, supply: Supply | None) -> None:
-        """From now on answer for a job: with its material, or with zeros."""
+        """Answer for a job from now on: with its material, or with zeros."""
         self._job, self._supply = job, supply
 
     @property

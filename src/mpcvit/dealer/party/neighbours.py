@@ -11,7 +11,7 @@ _LOCAL, _REMOTE, _INODE = 1, 2, 9  # columns of the kernel's table of connection
 
 
 def is_of_this_process(peer: tuple[str, int], here: tuple[str, int]) -> bool:
-    """Whether the far end of a connection over IPv4 is a socket of this process."""
+    """Return whether the far end of a connection over IPv4 is a socket of this process."""
     ends = [_written(peer), _written(here)]
     try:
         rows = (_PROC / "net" / "tcp").read_text(encoding="ascii").splitlines()

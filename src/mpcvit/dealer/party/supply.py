@@ -16,7 +16,7 @@ _FORGOTTEN_BYTES = 1 << 22  # at least, at a time
 
 @dataclass(frozen=True, kw_only=True)
 class FetchCost:
-    """What an inference took before it began."""
+    """The cost of an inference before it began."""
 
     received_bytes: int  # also the memory that it takes
     fetch_s: float

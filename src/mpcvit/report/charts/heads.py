@@ -216,7 +216,7 @@ def _shares_of(search: Any) -> dict[str, Any]:
 
 
 def _is_nested(value: Any) -> bool:
-    """Whether this is a list of lists of numbers, at whatever depth."""
+    """Return whether this is a list of lists of numbers, at whatever depth."""
     if not isinstance(value, list | tuple) or not value:
         return False
     return all(isinstance(item, list | tuple) for item in value) and all(

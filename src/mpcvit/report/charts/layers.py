@@ -110,7 +110,7 @@ def named_records(collected: Collected) -> dict[str, RunRecord]:
 
 
 def at_a_time(images: int) -> str:
-    """How a name says that images shared their exchanges.
+    """Return how a name says that images shared their exchanges.
 
     >>> at_a_time(1), at_a_time(4)
     ('', ', 4 images at a time')

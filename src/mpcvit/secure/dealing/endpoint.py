@@ -26,7 +26,7 @@ def require_known_spu() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DealerEndpoint:
-    """Where a party finds its dealer, and how they know each other."""
+    """The place of a party's dealer, and how they know each other."""
 
     address: Address  # as in the dealer's certificate
     key: str  # file with the dealer's public key

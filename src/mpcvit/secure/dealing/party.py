@@ -71,7 +71,7 @@ _Message = _Failed | _Authorised | _Fetching | _Ready
 
 
 class PartyDealing:
-    """What one party does about the dealer, step by step."""
+    """A party's side of the dealer, step by step."""
 
     def __init__(self, channel: Channel, profile: Profile, place: DealerEndpoint) -> None:
         self._channel, self._profile = channel, profile
@@ -186,5 +186,5 @@ class PartyDealing:
                 raise
             raise PartyError(f"the {peer.value} sent what cannot be understood") from error
         if isinstance(message, _Failed):
-            raise PartyError(f"the {peer.value} and its dealer: {message.reason[:300]!r}")
+            raise PartyError(f"the {peer.value} cannot use the dealer: {message.reason[:300]!r}")
         return message

@@ -40,7 +40,7 @@ _kept = MadeOnce("scripts")
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsed:
-    """What a session will ask for: once at its start, and for every run of a program."""
+    """The scripts of a session: for its start, and for every run of a program."""
 
     set_up: Script  # of no steps, where no mask is reused
     inference: Script

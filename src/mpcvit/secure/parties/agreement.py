@@ -19,7 +19,7 @@ Terms = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """How many images the data owner brings, and how many at a time."""
+    """A request of the data owner: how many images it brings, and how many at a time."""
 
     images: int
     batch_size: int

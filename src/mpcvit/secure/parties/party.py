@@ -161,7 +161,7 @@ def _abandon(scratch: Path) -> NoReturn:
 
 
 def _exit(code: int) -> NoReturn:
-    """At once: a link whose peer is gone would otherwise wait, or bring the process down."""
+    """End at once: a link whose peer is gone would otherwise wait, or bring the process down."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -17,7 +17,7 @@ _UNLENT_PORTS = range(10_240, 32_768)  # below what systems lend to outgoing con
 
 
 class Role(str, Enum):
-    """What a party brings along."""
+    """A party's part in a run, by what it brings along."""
 
     MODEL_OWNER = "model owner"
     DATA_OWNER = "data owner"
@@ -34,7 +34,7 @@ ROLES = {row: tuple(Role)[: row.parties] for row in PROTOCOLS.values()}
 
 
 def free_addresses(count: int) -> list[Address]:
-    """Addresses on this machine that nobody listens on.
+    """Return addresses on this machine that nobody listens on.
 
     Of ports that no outgoing connection is lent meanwhile.
     """
@@ -78,7 +78,7 @@ def resolve(address: Address) -> tuple[str, int]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a numeric address never leaves the machine.
+    """Return whether a numeric address never leaves the machine.
 
     >>> is_this_machine("127.0.0.2"), is_this_machine("0.0.0.0")
     (True, False)

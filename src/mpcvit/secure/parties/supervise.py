@@ -88,7 +88,7 @@ def own_address(folder: Path) -> Address:
 def _addresses_by_role(
     listening: Mapping[Role, Address], profile: Profile, stack: ExitStack
 ) -> dict[Role, dict[Role, Address]]:
-    """Where each role finds itself and the others: directly, or through the relay."""
+    """Return where each role finds itself and the others: directly, or through the relay."""
     if not profile.network.is_emulated:
         return {role: dict(listening) for role in listening}
     routes = {
@@ -206,7 +206,7 @@ class PartyProcess:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     def _could_not_send(self) -> bool:
-        """Whether SPU brought the process down because a message could not be delivered.
+        """Return whether SPU brought the process down because a message could not be delivered.
 
         Its exit code then is now 255, now that of a segmentation fault; its log tells.
         """

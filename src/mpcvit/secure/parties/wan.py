@@ -35,7 +35,7 @@ _OVERSLEPT_S = 2e-4
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Who dials whom; `target` is the address of the one that is dialled."""
+    """A way from one that dials to one that is dialled, whose address is `target`."""
 
     dialler: str
     dialled: str
@@ -69,7 +69,7 @@ class _Line:
         self._lock = threading.Lock()
 
     def schedule(self, count: int) -> tuple[float, float]:
-        """When a piece that comes now arrives, and how far behind the line then is."""
+        """Return when a piece that comes now arrives, and how far behind the line then is."""
         network, now = self._network, time.monotonic()
         with self._lock:
             start = max(now, self._free_at)

@@ -155,7 +155,7 @@ class ServerLine:
                 if time.monotonic() > give_up:
                     raise PartyError(
                         f"no place became free at {self._server} within {self._wait_s:g} s; "
-                        f"place {answer.place} in the queue was reached"
+                        f"place {answer.place} in the queue was reached; try later, or wait longer"
                     )
         except asyncio.TimeoutError:
             message = f"{self._server} took the connection but said nothing for {SILENCE_S:g} s"

@@ -37,7 +37,7 @@ class FrameError(PartyError):
 
 @dataclass(frozen=True, kw_only=True)
 class FrameLimits:
-    """How much a peer may make the local SPU hold."""
+    """The limits of what a peer may make the local SPU hold."""
 
     message_bytes: int = 1 << 31
     unread_bytes: int = 1 << 32  # of messages that the local SPU has not read yet

@@ -42,14 +42,14 @@ _SESSION_NAME = re.compile("[0-9a-f]{32}")
 
 
 class Way(str, Enum):
-    """Which SPU dials on a connection."""
+    """The side whose SPU dials on a connection."""
 
     FORTH = "forth"  # the client's
     BACK = "back"  # the server's
 
 
 class Verdict(str, Enum):
-    """How the server answers a hello."""
+    """A kind of answer of the server to a hello."""
 
     WAITING = "waiting"
     WELCOME = "welcome"

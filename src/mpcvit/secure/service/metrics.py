@@ -36,7 +36,9 @@ class ServerMetrics:
         """Answer HTTP requests at an address of this machine until `close`."""
         host, port = resolve(address)
         if not is_this_machine(host):
-            raise UserError(f"metrics are shown on this machine alone, not at {address}")
+            raise UserError(
+                f"metrics are shown on this machine alone, not at {address}; name 127.0.0.1"
+            )
         try:
             self._serving = start_http_server(port, host, registry=self._registry)
         except OSError as error:

@@ -58,7 +58,7 @@ class StandbyParty:
 
 
 class Waiter:
-    """One that waits for a client; `party` is set when its turn has come, or None if put off."""
+    """A client in the queue; `party` is set when its turn has come, or None if it is put off."""
 
     def __init__(self, client: str) -> None:
         self.client = client

@@ -201,7 +201,7 @@ class _PostgreSql:
 
 
 def _is_plain(address: str, parse: Callable[[str], dict[str, Any]], error: type[Exception]) -> bool:
-    """Whether an address is read as it was meant, so that no message repeats its password.
+    """Return whether an address is read as it was meant, so that no message repeats its password.
 
     A password with an @ or a slash would be taken for the host or the database.
     """

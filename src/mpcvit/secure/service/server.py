@@ -41,7 +41,7 @@ _LINGER_S = 2.0  # after which the connections of a session are closed
 
 @dataclass(frozen=True, kw_only=True)
 class ServeLimits:
-    """How much clients may ask of a server; zero means no limit."""
+    """The limits of what clients may ask of a server; zero means no limit."""
 
     clients: int = 0  # sessions at the same time; 0: as many as there are cores, at most 8
     queue: int = 16  # clients that wait for a place
@@ -51,9 +51,9 @@ class ServeLimits:
 
     def __post_init__(self) -> None:
         if min(self.clients, self.queue, self.max_images_per_day) < 0:
-            raise UserError("limits must not be negative")
+            raise UserError("clients, queue and max_images_per_day must not be negative")
         if min(self.max_images, self.max_batch) < 1:
-            raise UserError("a session needs at least one image")
+            raise UserError("max_images and max_batch must be at least 1")
 
     @property
     def places(self) -> int:

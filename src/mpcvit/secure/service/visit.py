@@ -22,7 +22,7 @@ class ConnectionLogLine(LogLine):
 
 @dataclass(kw_only=True)
 class Visitor:
-    """What is known of a visit while it lasts."""
+    """The knowledge of a visit while it lasts."""
 
     peer: Address
     certificate: str = ""

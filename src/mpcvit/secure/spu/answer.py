@@ -21,7 +21,7 @@ TOP = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """How the answer of one network is made, and read again.
+    """A way to make the answer of one network, and to read it again.
 
     The opened array has a row for each image: `values` where they are revealed; for each
     class whether it is chosen, by 1 or 0; the same again, if it is so by a clear lead;

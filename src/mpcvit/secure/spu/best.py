@@ -88,7 +88,7 @@ def is_kept(checks: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class _Level:
-    """What one level of pairs tells of values in groups, as secret bits."""
+    """The secret bits that one level of pairs tells of values in groups."""
 
     among: Array  # [batch, rank, n]: is a value among the best 1, 2, ... of its group?
     leads: Array | None  # [batch, n]: is it the best of its group, by the lead?
@@ -129,12 +129,12 @@ def _signs(x: Array) -> Array:
 
 
 def _negatives(signs: Array) -> Array:
-    """Zero for each row without a -1, and below zero for others."""
+    """Return zero for each row without a -1, and less for others."""
     return signs.sum(axis=1, keepdims=True) - signs.shape[1]
 
 
 def _balance(of_first: Array, of_second: Array, groups: Sequence[np.ndarray]) -> Array:
-    """For each value the sum over its pairs: of the one sign as first, of the other as second."""
+    """Sum each value's pairs: with one sign where it is first, the other where it is second."""
     return _lay_out(of_first, of_second, groups).sum(axis=-1)
 
 
@@ -145,7 +145,7 @@ def _sum_groups(x: Array, groups: Sequence[np.ndarray]) -> Array:
 
 
 def _differences(x: Array) -> Array:
-    """Along the ranks; the first is kept."""
+    """Return differences along the ranks; the first is kept."""
     return jnp.concatenate([x[:, :1], x[:, 1:] - x[:, :-1]], axis=1)
 
 

@@ -309,7 +309,7 @@ def _reusing_masks(stage: Stage) -> Callable[[Any, Any], Any]:
 
 
 def compile_function(function: Callable[..., Any], *arguments: Any) -> bytes:
-    """SPU's bytecode of a JAX function whose arguments are all secret."""
+    """Return SPU's bytecode of a JAX function whose arguments are all secret."""
     source = _source(function, arguments, ())
     return _compile_sources([source])[source.key]
 

@@ -82,7 +82,9 @@ class Engine:
         self, channel: Channel, profile: Profile, dealing: DealerSettings | None = None
     ) -> None:
         if (profile.dealer is Dealer.THIRD_PARTY) != (dealing is not None):
-            raise UserError("this is done without a dealer; take a profile without one")
+            raise UserError(
+                "this measurement has no dealer; take a profile of another kind, such as semi2k-wan"
+            )
         self._channel, self._silence_s = channel, profile.limits.silence_s
         self._dealing = dealing
         self.sharing = Sharing(channel, profile)
@@ -240,6 +242,6 @@ def run_in_threads(profile: Profile, take_part: Callable[[Channel], Any]) -> dic
 
 
 def _remove_masks() -> None:
-    """Reused masks lie where the process runs; a party's own process has a folder for that."""
+    """Remove reused masks, which lie where the process runs: in a party's own folder."""
     for folder in Path.cwd().glob(f"BeaverCache.{os.getpid()}.*"):
         shutil.rmtree(folder, ignore_errors=True)

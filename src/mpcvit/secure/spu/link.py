@@ -74,7 +74,7 @@ class Channel:
             raise PartyError(f"the {sender.value} sent what cannot be understood") from error
 
     def in_order_of_parties(self, by_role: Mapping[Role, Any]) -> list[Any]:
-        """Values in the order that SPU counts the parties in."""
+        """Return values in the order that SPU counts the parties in."""
         return [by_role[role] for role in self.roles]
 
     def by_role(self, in_order: list[Any]) -> dict[Role, Any]:
@@ -93,7 +93,7 @@ class Channel:
 
 
 def lost(error: RuntimeError, silence_s: float) -> PartyError:
-    """SPU's exception as a sentence; what it says beyond that is for its developers."""
+    """Return SPU's exception as a sentence; the rest of it is for SPU's developers."""
     if "timeout" in str(error):
         return PartyError(f"another party sent nothing for {silence_s:g} s; the run was given up")
     reason = next((line.strip() for line in str(error).splitlines() if "[" in line), "unknown")
@@ -133,7 +133,7 @@ def connect(
 
 
 def connect_in_memory(protocol: Protocol, limits: Limits) -> list["MemoryPort"]:
-    """Ports for parties in one process, one for each role."""
+    """Return ports for parties in one process, one for each role."""
     roles = ROLES[protocol]
     description = _describe(limits, secrets.token_hex(8))
     for member in roles:
@@ -186,7 +186,7 @@ def _describe(limits: Limits, session: str) -> Any:
 
 
 def _encrypt(description: Any, credentials: Credentials) -> None:
-    """TLS with certificates on both sides. The options have no constructor."""
+    """Switch on TLS with certificates on both sides. The options have no constructor."""
     description.enable_ssl = True
     for options in (description.client_ssl_opts, description.server_ssl_opts):
         options.cert.certificate_path = str(credentials.certificate)

@@ -27,7 +27,7 @@ _RINGS = {64: libspu.FieldType.FM64, 128: libspu.FieldType.FM128}
 
 
 def runtime_config(profile: Profile) -> Any:
-    """SPU's own form of a profile."""
+    """Return SPU's own form of a profile."""
     config = libspu.RuntimeConfig(
         protocol=getattr(libspu.ProtocolKind, profile.protocol.name),
         field=_RINGS[profile.ring_bits],
@@ -196,7 +196,7 @@ class Sharing:
 
 
 def pack(shares: Sequence[Share]) -> bytes:
-    """One message: for each share the number of its pieces, then length and bytes of each."""
+    """Return a message: for each share the number of its pieces, then length and bytes of each."""
     parts: list[bytes] = []
     for share in shares:
         pieces = [share.meta, *share.share_chunks]
