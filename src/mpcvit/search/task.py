@@ -27,7 +27,7 @@ from mpcvit.search.objective import (
 )
 from mpcvit.train.evaluate import Evaluation, cross_entropy, in_top
 from mpcvit.train.loop import Observer, fit
-from mpcvit.train.statistics import layer_share, learn
+from mpcvit.train.statistics import learn
 from mpcvit.train.step import Outcome, Task
 
 _SHARES = ("alpha", "beta", "layer_share", "token_shares")
@@ -59,7 +59,7 @@ class Search(Task):
     def loss(
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
     ) -> tuple[jax.Array, Outcome]:
-        share = layer_share(self.config.train, epoch)
+        share = self.layer_share(epoch)
         logits, _, statistics = learn(self.model, parameters, batch.images, rng, share)
         task = cross_entropy(logits, batch.targets).mean()
         penalty, seconds = self.penalty(parameters)

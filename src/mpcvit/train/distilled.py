@@ -21,7 +21,7 @@ from mpcvit.model.vit import ViT, merge_to
 from mpcvit.train.devices import DTYPES
 from mpcvit.train.evaluate import Evaluation, cross_entropy, divergence, in_top, token_distance
 from mpcvit.train.loop import Observer, fit
-from mpcvit.train.statistics import Statistics, layer_share, learn
+from mpcvit.train.statistics import Statistics, learn
 from mpcvit.train.step import Outcome
 from mpcvit.train.supervised import Supervised
 
@@ -69,7 +69,7 @@ class Distilled(Supervised):
     def loss(
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
     ) -> tuple[jax.Array, Outcome]:
-        weights, share = self.config.distill, layer_share(self.config.train, epoch)
+        weights, share = self.config.distill, self.layer_share(epoch)
         logits, named, statistics = learn(
             self.model, parameters["student"], batch.images, rng, share
         )

@@ -57,6 +57,13 @@ def layer_share(config: TrainConfig, epoch: jax.Array) -> jax.Array | None:
     return jnp.clip(1 - epoch / config.norm_transition_epochs, 0, 1)
 
 
+def has_statistics(parameters: Any) -> bool:
+    """Return whether a parameter tree has batch norms."""
+    if not isinstance(parameters, dict):
+        return False
+    return "variance" in parameters or any(map(has_statistics, parameters.values()))
+
+
 def follow(parameters: Any, statistics: Any, momentum: float = _MOMENTUM) -> Any:
     """Move the running averages in a parameter tree towards the statistics of a batch."""
     if not isinstance(statistics, dict):

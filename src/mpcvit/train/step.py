@@ -21,7 +21,7 @@ from mpcvit.model.vit import ViT, init_parameters
 from mpcvit.train.devices import DTYPES, Devices
 from mpcvit.train.evaluate import Evaluation
 from mpcvit.train.state import State
-from mpcvit.train.statistics import Statistics, follow, measure
+from mpcvit.train.statistics import Statistics, follow, has_statistics, layer_share, measure
 
 Metrics = dict[str, jax.Array]
 
@@ -74,6 +74,15 @@ class Task:
     ) -> tuple[jax.Array, Outcome]:
         """Return the scalar to minimise; `epoch` counts those done, the present one in part."""
         raise NotImplementedError
+
+    def layer_share(self, epoch: jax.Array) -> jax.Array | None:
+        """Return the share of layer norms in batch norms while a network is converted.
+
+        A start that has batch norms is converted already.
+        """
+        if self.start is not None and has_statistics(self.start.parameters):
+            return None
+        return layer_share(self.config.train, epoch)
 
     def statistics(self, parameters: Any, images: jax.Array) -> Statistics:
         """Return the statistics of batch norms in a batch, in the tree of the parameters."""

@@ -15,7 +15,7 @@ from mpcvit.data import Batch, Dataset
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.train.evaluate import Evaluation, cross_entropy, in_top
 from mpcvit.train.loop import Observer, fit
-from mpcvit.train.statistics import layer_share, learn
+from mpcvit.train.statistics import learn
 from mpcvit.train.step import Outcome, Task
 
 
@@ -41,7 +41,7 @@ class Supervised(Task):
     def loss(
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
     ) -> tuple[jax.Array, Outcome]:
-        share = layer_share(self.config.train, epoch)
+        share = self.layer_share(epoch)
         logits, _, statistics = learn(self.model, parameters, batch.images, rng, share)
         loss = cross_entropy(logits, batch.targets).mean()
         top1 = in_top(logits, jnp.argmax(batch.targets, axis=-1), 1).sum()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpcvit.artifacts.architecture import Architecture
-from mpcvit.artifacts.config import TrainConfig
+from mpcvit.artifacts.config import Config, TrainConfig
 from mpcvit.artifacts.forms import NormForm
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
@@ -16,6 +16,7 @@ from mpcvit.model.checkpoint import flatten_parameters
 from mpcvit.model.start import resize_positions, start_from
 from mpcvit.model.vit import ViT, init_parameters
 from mpcvit.train.statistics import layer_share, learn
+from mpcvit.train.step import Task
 from tests import tolerances
 from tests.models import random_images, small_checkpoint, small_config
 
@@ -102,6 +103,20 @@ def test_norms_are_converted_gradually(source):
     assert ways[0] < ways[1] < ways[2]
     np.testing.assert_allclose(logits(2), logits(None), atol=tolerances.F32)
     np.testing.assert_allclose(logits(3), logits(None), atol=tolerances.F32)
+
+
+def test_a_start_with_batch_norms_is_not_converted_again(source):
+    """Its batch norms would be layer norms that nobody trained."""
+    layered = replace(CONFIG, norm=NormForm.BATCH)
+    converted = small_checkpoint(layered, SOFTMAX)
+    train = TrainConfig(epochs=4, norm_transition_epochs=2)
+    config = Config(model=layered, train=train, data=converted.data)
+
+    def share(start):
+        return Task(config=config, data_fingerprint="", start=start).layer_share(jnp.zeros(()))
+
+    assert share(converted) is None
+    assert share(source) == share(None) == 1
 
 
 @pytest.mark.parametrize(
