@@ -7,6 +7,12 @@ from mpcvit.codec import require
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, Kind
 
+LAYER_NORM_EVERY = 3
+"""Layers in a row of which the whole residual passes a layer norm in at least one.
+
+Networks that kept one for each three layers or fewer trained. One for seven collapsed.
+"""
+
 
 class Choice(str, Enum):
     """A choice of a search, between something expensive and something cheap.

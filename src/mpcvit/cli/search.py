@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcvit.artifacts.architecture import MlpForm
+from mpcvit.artifacts.choices import LAYER_NORM_EVERY
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE, judged_by
 from mpcvit.artifacts.search import SearchResult
@@ -119,14 +120,15 @@ def derive(
     mlp_form: Annotated[
         MlpForm, typer.Option(help="What tokens without GeLU compute.")
     ] = MlpForm.FUSED_RELU,
-    layer_norms: Annotated[
+    layer_norm_every: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Least number of layer norms where the whole residual passes, if norms were "
-            "searched. Without any, values of some images grow too large.",
+            help="If norms were searched: layers in a row of which the whole residual passes a "
+            "layer norm in one at least; 0 for none. With fewer layer norms, values of some "
+            "images grow too large, and trainings collapse.",
         ),
-    ] = 1,
+    ] = LAYER_NORM_EVERY,
     latency: LatencyFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -163,7 +165,7 @@ def derive(
     else:
         assert budget is not None
         derived = derive_by_budget(
-            result, parse_seconds(budget), mlp=rule, least_layer_norms=layer_norms
+            result, parse_seconds(budget), mlp=rule, layer_norm_every=layer_norm_every
         )
     derived.architecture.save(out)
     _tell(derived, result.latency, out, as_json)

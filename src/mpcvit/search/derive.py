@@ -14,7 +14,7 @@ from mpcvit.artifacts.architecture import (
     MlpChoice,
     MlpForm,
 )
-from mpcvit.artifacts.choices import Choice
+from mpcvit.artifacts.choices import LAYER_NORM_EVERY, Choice
 from mpcvit.artifacts.config import BlockForm
 from mpcvit.artifacts.forms import FormChoice, NormForm
 from mpcvit.artifacts.latency import Cost
@@ -104,13 +104,14 @@ def derive_by_budget(
     budget_s: float,
     *,
     mlp: MlpRule | None = None,
-    least_layer_norms: int = 1,
+    layer_norm_every: int = LAYER_NORM_EVERY,
 ) -> Derived:
     """Keep the largest total importance whose network takes at most `budget_s` seconds.
 
     Exactly: a layer keeps its heads of the largest alpha first. So it chooses how many, and
     where they are searched, its norms, its activation and its tokens. If norms are
-    searched, `least_layer_norms` stay where the whole residual passes.
+    searched, the whole residual passes a layer norm once in `layer_norm_every` layers in a
+    row, or in all if there are fewer; 0 asks for none.
     """
     alpha, table = units_of(result), result.latency
     if not result.search.is_the_papers:
@@ -118,7 +119,7 @@ def derive_by_budget(
     options = layer_options(result, _mlp_choices(result, mlp))
     head = [HeadOption(norm, value) for norm, value in norm_options(result, None)]
     searched = Choice.NORM in result.search.choices
-    bounded = result.model.block is BlockForm.LITE and searched
+    bounded = result.model.block is BlockForm.LITE and searched and layer_norm_every > 0
     picks = choose(
         [
             *([own.option for own in layer] for layer in options),
@@ -127,12 +128,13 @@ def derive_by_budget(
                     seconds=table.seconds(table.rest),
                     value=own.value,
                     is_normed=own.norm is NormForm.LAYER,
+                    bounds=True,  # nothing comes after it
                 )
                 for own in head
             ],
         ],
         budget_s,
-        least_bounds=min(least_layer_norms, result.model.depth) if bounded else 0,
+        most_unbounded=min(layer_norm_every, result.model.depth) - 1 if bounded else None,
         refuse=lambda picks, least_s: UserError(
             f"no network fits {budget_s:g} s: the cheapest, "
             f"{_describe(architecture_of(options, head, picks))}, takes {least_s:.3f} s"

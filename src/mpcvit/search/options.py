@@ -21,8 +21,9 @@ class Option:
     """A way to make one layer: its seconds, its value, and what it means for the other layers.
 
     `if_normed_s` is paid beside if a later norm is a layer norm, and `is_normed` says
-    whether a norm of this layer is one. `bounds` says whether it has a layer
-    norm that the whole residual passes. No layer has more `tokens` than the one before.
+    whether a norm of this layer is one. `bounds` says whether no value can run away in it,
+    because the whole residual passes a layer norm. No layer has more `tokens` than the one
+    before.
     """
 
     seconds: float
@@ -38,7 +39,7 @@ class _State(NamedTuple):
 
     tokens: int
     is_normed: bool
-    bounds: int
+    unbounded: int  # layers in a row, from the next one on
 
 
 class _Partial(NamedTuple):
@@ -56,10 +57,10 @@ def choose(
     layers: Sequence[Sequence[Option]],
     budget_s: float,
     *,
-    least_bounds: int = 0,
+    most_unbounded: int | None = None,
     refuse: Callable[[tuple[int, ...], float], UserError],
 ) -> tuple[int, ...]:
-    """Return the option of each layer; at least `least_bounds` of them must bound the residual.
+    """Return the option of each layer; at most `most_unbounded` in a row leave values unbounded.
 
     Seconds are rounded up, so that what fits truly fits and sums that are equal compare
     so. Of equal values the cheapest is taken, and of equal costs the latest options of the
@@ -70,22 +71,18 @@ def choose(
     (2, 1)
     """
     budget = math.floor(round(budget_s * 1e9, 3))
-    fronts = _sweep(layers, least_bounds, lambda states: [min(states)])
-    cheapest = min(state for own in _complete(fronts, least_bounds) for state in own)
+    fronts = _sweep(layers, most_unbounded, lambda states: [min(states)])
+    cheapest = min(state for own in fronts.values() for state in own)
     if cheapest.cost > budget:
         raise refuse(cheapest.picks, cheapest.cost / 1e9)
-    fronts = _sweep(layers, least_bounds, _pareto, budget)
-    best = (own[-1] for own in _complete(fronts, least_bounds))
+    fronts = _sweep(layers, most_unbounded, _pareto, budget)
+    best = (own[-1] for own in fronts.values())
     return min(best, key=lambda state: (-round(state.value, 12), state.cost, _late(state))).picks
-
-
-def _complete(fronts: _Fronts, least_bounds: int) -> list[list[_Partial]]:
-    return [front for state, front in fronts.items() if state.bounds >= least_bounds and front]
 
 
 def _sweep(
     layers: Sequence[Sequence[Option]],
-    least_bounds: int,
+    most_unbounded: int | None,
     thin: Callable[[list[_Partial]], list[_Partial]],
     budget: float = math.inf,
 ) -> _Fronts:
@@ -96,13 +93,12 @@ def _sweep(
         grown: _Fronts = {}
         for state, front in fronts.items():
             for pick, option in enumerate(options):
-                if option.tokens < state.tokens:
+                counts = most_unbounded is not None and not option.bounds
+                unbounded = state.unbounded + 1 if counts else 0
+                if option.tokens < state.tokens or unbounded > (most_unbounded or 0):
                     continue
-                after = _State(
-                    option.tokens,
-                    state.is_normed or option.is_normed,
-                    min(least_bounds, state.bounds + option.bounds),
-                )
+                is_normed = state.is_normed or option.is_normed
+                after = _State(option.tokens, is_normed, unbounded)
                 added = _cost(option) + (_ceil(option.if_normed_s) if state.is_normed else 0)
                 grown.setdefault(after, []).extend(
                     _Partial(part.cost + added, part.value + option.value, (pick, *part.picks))

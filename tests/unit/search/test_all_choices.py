@@ -57,30 +57,32 @@ def every_network(result):
             yield Architecture(layers=tuple(made), norm=norm), kept
 
 
-def residual_norms(architecture):
-    return sum(layer.form.norm2 is L for layer in architecture.layers)
+def longest_unbounded(architecture):
+    """Return how many layers follow each other in which the residual passes no layer norm."""
+    places = "".join("L" if layer.form.norm2 is L else "b" for layer in architecture.layers)
+    return max(map(len, places.split("L")))
 
 
-@pytest.mark.parametrize("least", [0, 1, 2])
-def test_a_budget_is_met_exactly_over_all_choices(least):
+@pytest.mark.parametrize(("every", "most"), [(0, 2), (1, 0), (2, 1), (3, 1)])
+def test_a_budget_is_met_exactly_over_all_choices(every, most):
     """Against trying all 14,000 networks, at budgets between the cheapest and the dearest."""
-    result = make_full_result(SMALL, seed=least)
+    result = make_full_result(SMALL, seed=every)
     table = result.latency
     tried = [
         (table.seconds(table.price(architecture)), kept)
         for architecture, kept in every_network(result)
-        if residual_norms(architecture) >= least
+        if longest_unbounded(architecture) <= most
     ]
     seconds = sorted(own for own, _ in tried)
     for budget_s in (seconds[0], *np.quantile(seconds, (0.05, 0.4, 0.8)), seconds[-1]):
         budget_s += 1e-6
-        derived = derive_by_budget(result, budget_s, least_layer_norms=least)
+        derived = derive_by_budget(result, budget_s, layer_norm_every=every)
         best = max(kept for own, kept in tried if own <= budget_s)
         assert derived.importance == pytest.approx(best)
         assert derived.seconds == table.seconds(table.price(derived.architecture)) <= budget_s
-        assert residual_norms(derived.architecture) >= least
+        assert longest_unbounded(derived.architecture) <= most
     with pytest.raises(UserError, match="no network fits") as refused:
-        derive_by_budget(result, seconds[0] - 1e-3, least_layer_norms=least)
+        derive_by_budget(result, seconds[0] - 1e-3, layer_norm_every=every)
     assert f"takes {seconds[0]:.3f} s" in str(refused.value)
     assert "scaling in every head" in str(refused.value)
 
@@ -88,16 +90,27 @@ def test_a_budget_is_met_exactly_over_all_choices(least):
 def test_a_layer_norm_stays_where_the_whole_residual_passes():
     result = make_full_result(SMALL)
     cheapest = derive_by_budget(result, 1e9)  # everything fits, so everything of worth is kept
-    assert residual_norms(cheapest.architecture) == 2
+    assert longest_unbounded(cheapest.architecture) == 0
     nothing = replace(result, norms=((0.0, 0.0),) * 2 + ((0.0,),))
-    assert residual_norms(derive_by_budget(nothing, 1e9).architecture) >= 1
-    free = derive_by_budget(nothing, 1e9, least_layer_norms=0)
+    assert longest_unbounded(derive_by_budget(nothing, 1e9).architecture) == 1
+    free = derive_by_budget(nothing, 1e9, layer_norm_every=0)
     assert {
         own for layer in free.architecture.layers for own in (layer.form.norm1, layer.form.norm2)
     } == {B}
     # of the pre form no norm is passed by the whole residual
     pre = replace(nothing, model=replace(SMALL, block=BlockForm.PRE))
-    assert residual_norms(derive_by_budget(pre, 1e9).architecture) == 0
+    assert longest_unbounded(derive_by_budget(pre, 1e9).architecture) == 2
+
+
+@pytest.mark.parametrize(("every", "kept"), [(3, 2), (4, 1), (7, 1), (20, 1)])
+def test_layer_norms_are_spread_over_a_deep_network(every, kept):
+    """One at an end bounds nothing at the other."""
+    deep = replace(SMALL, depth=7)
+    result = make_full_result(deep)
+    nothing = replace(result, norms=((0.0, 0.0),) * 7 + ((0.0,),))
+    architecture = derive_by_budget(nothing, 1e9, layer_norm_every=every).architecture
+    assert longest_unbounded(architecture) < every
+    assert sum(layer.form.norm2 is L for layer in architecture.layers) == kept
 
 
 def test_what_a_search_does_not_choose_stays_as_the_model_says():
