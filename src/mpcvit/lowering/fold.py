@@ -298,9 +298,9 @@ def _merge(config: ModelConfig, architecture: Architecture, weights: Weights) ->
     blocks = [weights[f"blocks_{index}"] for index in range(config.depth)]
     if not reads_true_units(config, forms[0].norm1) and not config.embed_norm:
         _merge_first(config, weights["embed"], blocks[0])
-    for form, before, after in zip(forms[1:], blocks, blocks[1:], strict=False):
+    for here, form, before, after in zip(forms, forms[1:], blocks, blocks[1:], strict=False):
         if not reads_true_units(config, form.norm1):
-            _merge_next(form.tokens, before["mlp"], after)
+            _merge_next(here.tokens, before["mlp"], after)
     is_single = config.pooled_width == config.width
     if not reads_true_units(config, head_norm_of(config, architecture)) and is_single:
         _merge_last(blocks[-1]["mlp"], weights["head"])
