@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
-"""Takes the name of some work, the steps that are done, and all of them."""
+"""Takes the name of some work, the steps that are done, and all of them; 0: nobody knows."""
 
 
 def quiet(what: str, done: int, total: int) -> None:

@@ -16,6 +16,7 @@ from mpcvit.artifacts.profile import InsecureProfileWarning, load_profile
 from mpcvit.artifacts.shipped import PROFILES, shipped_names
 from mpcvit.bench.networks import random_checkpoint
 from mpcvit.cli import PANELS, app
+from mpcvit.cli import run as cli_run
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.secure import run as secure_run
@@ -109,6 +110,14 @@ def test_a_folder_is_called_a_folder(tmp_path, checkpoint):
     assert "it has no program.json; 'mpcvit lower' makes programs" in told
     told = invoke("run", run_folder, photo, code=2).stderr
     assert f"give the checkpoint in it: {run_folder / 'model.safetensors'}" in told
+
+
+def test_a_folder_of_anything_is_not_read_through(tmp_path, monkeypatch):
+    (tmp_path / "model.safetensors").write_text("")
+    monkeypatch.setattr(cli_run, "_digest", lambda model: pytest.fail("read it all"))
+    for arguments in ((), ("--profile", "cheetah")):
+        told = invoke("run", tmp_path, GOLDEN / "authors_heads.npz", *arguments, code=2).stderr
+        assert "holds no program" in told
 
 
 @pytest.mark.parametrize(

@@ -170,5 +170,5 @@ def advice_on(folder: Path) -> str:
             f"mpcvit import {folder} --out model.safetensors"
         )
     if (folder / MODEL_FILE).is_file():
-        return f"it is that of a training; give the checkpoint in it: {folder / MODEL_FILE}"
+        return f"it is the folder of a training; give the checkpoint in it: {folder / MODEL_FILE}"
     return ""

@@ -35,6 +35,12 @@ class EngineSettings:
 
     def apply(self, profile: Profile) -> Profile:
         """Return a profile with these settings; its protocol, network and limits stay."""
+        if self.truncation is Truncation.LOCAL and not profile.protocol.truncates_locally:
+            raise UserError(
+                f"the program was lowered for SEMI2K, and cannot run under "
+                f"{profile.protocol.name}; take --profile semi2k-dealer with a dealer, or lower "
+                "the checkpoint again with --profile"
+            )
         return replace(
             profile,
             ring_bits=self.ring_bits,

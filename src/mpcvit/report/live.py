@@ -64,7 +64,9 @@ class _Progress(Progress):
 def _describe(task: Task) -> str:
     """Return how far a task is, in words."""
     parts = [task.description.strip()]
-    if (task.total or 0) > 1:  # otherwise there is nothing to count
+    if task.total is None:
+        parts.append(f"{task.completed:g} so far,")
+    elif task.total > 1:  # otherwise there is nothing to count
         parts.append(f"{task.completed:g} of {task.total:g}")
     parts += [f"after {task.elapsed or 0:.0f} s", task.fields.get("state", "")]
     return " ".join(part for part in parts if part)
@@ -96,8 +98,8 @@ def counting() -> Iterator[Report]:
 
         def update(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
+                tasks[what] = progress.add_task(what, total=total or None)
+            progress.update(tasks[what], completed=done, total=total or None)
 
         yield update
 
@@ -179,8 +181,8 @@ class WholeProgress:
     def count(self, what: str, done: int, total: int) -> None:
         """Show how far a part of the current step is."""
         if what not in self._parts:
-            self._parts[what] = self._progress.add_task(f"  {what}", total=total, state="")
-        self._progress.update(self._parts[what], completed=done, total=total)
+            self._parts[what] = self._progress.add_task(f"  {what}", total=total or None, state="")
+        self._progress.update(self._parts[what], completed=done, total=total or None)
 
     def training(self) -> LiveProgress:
         """Who shows a training or a search of the current step."""

@@ -47,6 +47,11 @@ def test_emulation_is_near_the_network(program):
     assert relative_error(program(images), plain(images)) <= ERROR_BUDGET
 
 
+def test_a_program_of_one_protocol_names_the_way_to_another(program):
+    with pytest.raises(UserError, match=r"for SEMI2K, and cannot run under CHEETAH; take"):
+        program.engine.apply(load_profile("cheetah"))
+
+
 def test_who_names_no_profile(program, tmp_path):
     """Gets no dealer unless it names one, or brings a program that only SEMI2K can run."""
     program.save(tmp_path / "program")

@@ -48,6 +48,15 @@ def test_steps_and_their_parts_share_a_line(written):
         wait_for("lower 0 of 3 after 0 s, calibrating 5 of 8 after 0 s\n", written)
 
 
+def test_work_of_unknown_length_has_no_end_in_sight(written):
+    with live.counting() as progress:
+        progress("choosing", 5, 0)
+        wait_for("choosing 5 so far, after 0 s\n", written)
+        progress("choosing", 5, 5)
+        progress("counting", 1, 2)
+        wait_for("\ncounting 1 of 2 after 0 s\n", written)
+
+
 def test_a_terminal_gets_bars_alone(written, monkeypatch):
     monkeypatch.setattr(live, "console", Console(file=written, force_terminal=True))
     with live.counting() as progress:
