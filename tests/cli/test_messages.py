@@ -91,6 +91,24 @@ def test_import_does_not_overwrite(tmp_path):
     assert mpcvit.load(out).config.classes
 
 
+def test_lowering_does_not_replace_a_folder_of_other_things(tmp_path, checkpoint):
+    model, photos = tmp_path / "model.safetensors", tmp_path / "photos"
+    checkpoint.save(model)
+    photos.mkdir()
+    (photos / "cat.png").write_text("precious")
+    told = invoke("lower", model, "--calibrate", photos, "--out", photos, code=2).stderr
+    assert f"{photos} holds other things, such as cat.png; choose a new folder" in told
+    told = invoke("lower", model, "--calibrate", photos, "--out", model, code=2).stderr
+    assert f"cannot write {model}: Not a directory" in told
+    assert (photos / "cat.png").read_text() == "precious"
+
+
+@pytest.mark.parametrize("command", [("report", "runs"), ("profile", TINY), ("pipeline", TINY)])
+def test_out_is_checked_before_the_work(command, tmp_path):
+    told = invoke(*command, "--out", tmp_path, code=2).stderr
+    assert f"cannot write {tmp_path}: it is a folder; name a file in it" in told
+
+
 def test_a_folder_is_called_a_folder(tmp_path, checkpoint):
     run_folder, foreign, other = (tmp_path / name for name in ("run", "foreign", "other"))
     for folder in (run_folder, foreign, other):

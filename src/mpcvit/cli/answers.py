@@ -47,7 +47,6 @@ Strict = Annotated[
     typer.Option("--strict", help="Stop at a picture of a folder that cannot be read."),
 ]
 _MOST_ROWS = 10  # images, or batches of them, with seconds of their own
-_ROOM_BYTES = 1_000_000  # for a record, or for answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ class Output:
             raise UserError("--stream needs --json; answers are printed one by one anyway")
         for path in (self.out, self.answers):
             if path is not None:
-                require_writable(path, _ROOM_BYTES)
+                require_writable(path)
         if self.answers is not None and self.answers.exists() and not self.resume:
             raise UserError(f"{self.answers} exists already; add --resume, or name another file")
 

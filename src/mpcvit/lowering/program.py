@@ -47,10 +47,11 @@ from mpcvit.model.checkpoint import (
     nest,
     read_tensors,
 )
-from mpcvit.storage import read_json, replacing_folder
+from mpcvit.storage import read_json, replacing_folder, require_own_folder, require_room
 
 Shapes = dict[str, tuple[int, ...]]
 _WEIGHTS = "weights.safetensors"
+_FILES = (DESCRIPTION, _WEIGHTS)
 _BATCH = 64  # images that `judge_all` judges at a time
 _MOST_SCRIPTS = 16  # that one program carries
 
@@ -303,6 +304,7 @@ class SecureProgram:
         return hashlib.sha256((self.public.digest() + weights).encode()).hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
+        require_own_folder(Path(folder), _FILES)
         tensors = flatten_parameters(self.parameters)
         description = Description(
             public=self.public,
@@ -330,6 +332,12 @@ class SecureProgram:
             )
         except UserError as error:
             raise UserError(f"{folder} cannot be used: {error}") from error
+
+
+def require_place(folder: Path, size_bytes: int) -> None:
+    """Refuse early a folder in whose place a program of this size could not be written."""
+    require_own_folder(folder, _FILES)
+    require_room(folder.absolute().parent, size_bytes)
 
 
 def read_description(path: Path) -> Description:

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from rich.progress import (
 
 from mpcvit.artifacts.provenance import judged_by
 from mpcvit.errors import shown_lines
+from mpcvit.progress import BEGAN
 from mpcvit.progress import Progress as Report
 from mpcvit.train.loop import EpochEvent, StepEvent
 
@@ -28,14 +30,20 @@ console = Console(stderr=True)
 LINE_EVERY_S = 10.0
 
 
+_LOOK_EVERY_S = 0.1
+_told_at = BEGAN
+
+
 def tell(sentence: str) -> None:
     """Say something beside the results, as a line of its own."""
+    global _told_at
+    _told_at = time.monotonic()
     # no markup, as it may name files whose names have brackets
     console.print(shown_lines(sentence), highlight=False, soft_wrap=True, markup=False)
 
 
 class _Progress(Progress):
-    """Bars on a terminal; in a file a plain line every ten seconds."""
+    """Bars on a terminal; in a file a plain line where none was written for ten seconds."""
 
     _over: threading.Event | None = None
 
@@ -52,7 +60,10 @@ class _Progress(Progress):
             self._over = None
 
     def _write_lines(self, over: threading.Event) -> None:
-        while not over.wait(LINE_EVERY_S):
+        # short pieces of work in a row are no silence, so the clock is that of all of them
+        while not over.wait(min(_LOOK_EVERY_S, LINE_EVERY_S)):
+            if time.monotonic() < _told_at + LINE_EVERY_S:
+                continue
             tasks = self.tasks
             # what is going on, or what was done last
             shown = [task for task in tasks if not task.finished] or tasks[-1:]

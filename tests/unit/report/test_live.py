@@ -41,6 +41,16 @@ def test_a_file_gets_lines_of_what_goes_on(written):
     assert written.getvalue().splitlines() == lines  # nothing comes after the end
 
 
+def test_pieces_of_work_in_a_row_share_a_clock(written, monkeypatch):
+    monkeypatch.setattr(live, "LINE_EVERY_S", 1.0)
+    live.tell("note")
+    for piece in ("one", "two", "three", "four"):
+        with live.counting() as progress:
+            progress(piece, 0, 1)
+            time.sleep(0.4)
+    assert "three after 0 s" in written.getvalue()
+
+
 def test_steps_and_their_parts_share_a_line(written):
     with live.WholeProgress(3) as display:
         display.begin("lower")
