@@ -130,6 +130,20 @@ def test_a_folder_is_called_a_folder(tmp_path, checkpoint):
     assert f"give the checkpoint in it: {run_folder / 'model.safetensors'}" in told
 
 
+def test_what_is_ready_already_is_called_so(tmp_path, checkpoint):
+    model, program = tmp_path / "model.safetensors", tmp_path / "program"
+    checkpoint.save(model)
+    program.mkdir()
+    (program / "program.json").write_text("{}")
+    told = invoke("import", model, "--out", tmp_path / "new.safetensors", code=2).stderr
+    assert f"{model} is a checkpoint of mpcvit already" in told
+    for command in (("show", program), ("lower", program, "--out", tmp_path / "new")):
+        assert "it is a lowered program already" in invoke(*command, code=2).stderr
+    assert f"{model} is no program" in invoke("explain", model, code=2).stderr
+    told = invoke("explain", tmp_path / "absent", code=2).stderr
+    assert f"there is no program {tmp_path / 'absent'}" in told
+
+
 def test_a_folder_of_anything_is_not_read_through(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").write_text("")
     monkeypatch.setattr(cli_run, "_digest", lambda model: pytest.fail("read it all"))

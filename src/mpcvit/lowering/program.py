@@ -223,10 +223,15 @@ class SecureProgram:
         """Return logits with every product rounded as the engine's fixed point rounds it."""
         return self._in_fixed_point(self.parameters, images)
 
-    def count_out_of_range(self, images: Any) -> dict[str, tuple[int, int]]:
-        """Return for every label how many values lay outside of its interval, and of how many."""
+    def count_out_of_range(self, images: Any, counted: Any = True) -> dict[str, tuple[int, int]]:
+        """Return for every label how many values lay outside of its interval, and of how many.
+
+        `counted` says which images count, so that a batch with fewer needs no compilation.
+        """
         counts = self._count(self.parameters, np.asarray(images, np.float32))
-        return {label: (int(outside), int(total)) for label, (outside, total) in counts.items()}
+        which = np.broadcast_to(counted, len(images))
+        sums = {label: np.asarray(found)[which].sum(axis=0) for label, found in counts.items()}
+        return {label: (int(outside), int(total)) for label, (outside, total) in sums.items()}
 
     def judge(self, images: Any) -> Judgement:
         """Return logits, whether to trust them, and which are close."""

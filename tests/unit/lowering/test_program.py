@@ -105,6 +105,8 @@ def test_what_leaves_an_interval_is_counted(program):
         outside, total = changed.count_out_of_range(images)[place]
         assert total == 2  # of the last layer the class token alone
         assert outside == expected * total
+        one = changed.count_out_of_range(images, np.array([True, False]))[place]
+        assert one == (expected, 1)
 
 
 def test_fixed_point_rounds_and_no_more(program):

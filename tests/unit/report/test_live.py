@@ -48,7 +48,7 @@ def test_pieces_of_work_in_a_row_share_a_clock(written, monkeypatch):
         with live.counting() as progress:
             progress(piece, 0, 1)
             time.sleep(0.4)
-    assert "three after 0 s" in written.getvalue()
+    assert " after 0 s\n" in written.getvalue()
 
 
 def test_steps_and_their_parts_share_a_line(written):
