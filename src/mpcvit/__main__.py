@@ -10,8 +10,12 @@ _AGAIN_S = 0.1
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it in silence even before it has begun."""
+    """Run the command line; Ctrl-C ends it in silence even before it has begun.
+
+    SIGTERM ends it the same way, so that nothing is left behind and the other side learns of it.
+    """
     sys.unraisablehook = _interrupt_again
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         from mpcvit.cli import main as run_command
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from mpcvit.errors import UserError
 
 CACHE_VARIABLE = "MPCVIT_CACHE"
 LOCK_FILE = ".lock"
+SMALL_BYTES = 1_000_000  # room for a record, answers, or a page
 
 
 def cache_folder() -> Path:
@@ -145,12 +146,22 @@ def write_text(path: Path, text: str, *, private: bool = False) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def require_writable(path: Path, needed_bytes: int) -> None:
+def require_writable(path: Path, needed_bytes: int = SMALL_BYTES) -> None:
     """Refuse early a file that could not be written later."""
     if path.exists() and not path.is_file():
         what = "a folder; name a file in it" if path.is_dir() else "no regular file"
         raise UserError(f"cannot write {path}: it is {what}")
     require_room(path.absolute().parent, needed_bytes)
+
+
+def require_own_folder(folder: Path, own: Collection[str]) -> None:
+    """Refuse to replace a folder that holds other files than `own`, which would be lost."""
+    try:
+        others = {entry.name for entry in folder.iterdir()} - set(own) if folder.exists() else ()
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
+    if others:
+        raise UserError(f"{folder} holds other things, such as {min(others)}; choose a new folder")
 
 
 def read_text(path: Path, what: str) -> str:

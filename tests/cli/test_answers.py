@@ -1,5 +1,6 @@
 """Answers of `mpcvit run`: printed when they are there, kept, and never asked for twice."""
 
+import errno
 import json
 import os
 import stat
@@ -96,6 +97,24 @@ def test_resumed_runs_ask_for_the_rest(model, pictures, asked, monkeypatch, tmp_
     assert (
         "nothing to resume" in invoke("run", model, pictures, *SIMULATE, "--resume", code=2).stderr
     )
+
+
+def test_an_output_that_cannot_be_written_throws_nothing_away(
+    model, pictures, tmp_path, monkeypatch
+):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    arguments = ("run", model, pictures, *SIMULATE, "--json")
+    with monkeypatch.context() as patch:
+        patch.setattr(printing, "_print_document", fail)
+        told = invoke(*arguments, "--out", tmp_path / "record.json", code=2).stderr
+    assert "3 of 3 images have an answer" in told
+    assert "add --resume to print them again" in told
+    assert "cannot write the output: No space left on device" in told
+    assert (tmp_path / "record.json").exists()
+    assert len(json.loads(invoke(*arguments, "--resume").stdout)["predictions"]) == 3
+    assert not kept_aside()
 
 
 def test_a_folder_may_change_before_a_run_is_resumed(model, pictures, asked, monkeypatch):

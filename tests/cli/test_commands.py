@@ -97,6 +97,23 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_sigterm_cleans_up_as_ctrl_c_does():
+    code = """
+import os, signal, sys, time, types
+from mpcvit.__main__ import main
+def command():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    finally:
+        print("cleaned up")
+sys.modules["mpcvit.cli"] = types.SimpleNamespace(main=command)
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "cleaned up\n", "")
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_explains_itself(command):
     output = invoke(*command, "--help").output

@@ -16,6 +16,7 @@ from mpcvit.artifacts.profile import InsecureProfileWarning, load_profile
 from mpcvit.artifacts.shipped import PROFILES, shipped_names
 from mpcvit.bench.networks import random_checkpoint
 from mpcvit.cli import PANELS, app
+from mpcvit.cli import run as cli_run
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.secure import run as secure_run
@@ -90,6 +91,24 @@ def test_import_does_not_overwrite(tmp_path):
     assert mpcvit.load(out).config.classes
 
 
+def test_lowering_does_not_replace_a_folder_of_other_things(tmp_path, checkpoint):
+    model, photos = tmp_path / "model.safetensors", tmp_path / "photos"
+    checkpoint.save(model)
+    photos.mkdir()
+    (photos / "cat.png").write_text("precious")
+    told = invoke("lower", model, "--calibrate", photos, "--out", photos, code=2).stderr
+    assert f"{photos} holds other things, such as cat.png; choose a new folder" in told
+    told = invoke("lower", model, "--calibrate", photos, "--out", model, code=2).stderr
+    assert f"cannot write {model}: Not a directory" in told
+    assert (photos / "cat.png").read_text() == "precious"
+
+
+@pytest.mark.parametrize("command", [("report", "runs"), ("profile", TINY), ("pipeline", TINY)])
+def test_out_is_checked_before_the_work(command, tmp_path):
+    told = invoke(*command, "--out", tmp_path, code=2).stderr
+    assert f"cannot write {tmp_path}: it is a folder; name a file in it" in told
+
+
 def test_a_folder_is_called_a_folder(tmp_path, checkpoint):
     run_folder, foreign, other = (tmp_path / name for name in ("run", "foreign", "other"))
     for folder in (run_folder, foreign, other):
@@ -109,6 +128,28 @@ def test_a_folder_is_called_a_folder(tmp_path, checkpoint):
     assert "it has no program.json; 'mpcvit lower' makes programs" in told
     told = invoke("run", run_folder, photo, code=2).stderr
     assert f"give the checkpoint in it: {run_folder / 'model.safetensors'}" in told
+
+
+def test_what_is_ready_already_is_called_so(tmp_path, checkpoint):
+    model, program = tmp_path / "model.safetensors", tmp_path / "program"
+    checkpoint.save(model)
+    program.mkdir()
+    (program / "program.json").write_text("{}")
+    told = invoke("import", model, "--out", tmp_path / "new.safetensors", code=2).stderr
+    assert f"{model} is a checkpoint of mpcvit already" in told
+    for command in (("show", program), ("lower", program, "--out", tmp_path / "new")):
+        assert "it is a lowered program already" in invoke(*command, code=2).stderr
+    assert f"{model} is no program" in invoke("explain", model, code=2).stderr
+    told = invoke("explain", tmp_path / "absent", code=2).stderr
+    assert f"there is no program {tmp_path / 'absent'}" in told
+
+
+def test_a_folder_of_anything_is_not_read_through(tmp_path, monkeypatch):
+    (tmp_path / "model.safetensors").write_text("")
+    monkeypatch.setattr(cli_run, "_digest", lambda model: pytest.fail("read it all"))
+    for arguments in ((), ("--profile", "cheetah")):
+        told = invoke("run", tmp_path, GOLDEN / "authors_heads.npz", *arguments, code=2).stderr
+        assert "holds no program" in told
 
 
 @pytest.mark.parametrize(

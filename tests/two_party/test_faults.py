@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,9 @@ import pytest
 import mpcvit
 from mpcvit.artifacts.profile import Limits, NetworkLink, load_profile
 from mpcvit.errors import UserError
+from mpcvit.secure.parties.job import OwnNothing
+from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.parties.supervise import PartyProcess
 from tests.marks import mostly_long
 from tests.two_party.processes import children, working_below
 
@@ -80,6 +84,15 @@ def test_a_cut_line(checkpoint, pixels, nobody_left):
 
     expected = r"sent nothing for 3 s|connection to its peer was lost"
     fails(checkpoint, pixels, cut, expected, within_s=12)
+
+
+def test_a_party_whose_supervisor_is_gone_before_it_is_ready_leaves_nothing(tmp_path):
+    folder = tmp_path / "party"
+    folder.mkdir()
+    with PartyProcess(Role.HELPER, OwnNothing(), folder) as party:
+        party.control.shutdown(socket.SHUT_RDWR)
+        assert party.process.wait(60) == 1
+    assert not folder.exists()
 
 
 def test_parties_end_with_their_supervisor(tmp_path, checkpoint, pixels):

@@ -11,7 +11,14 @@ from unittest.mock import Mock
 import pytest
 
 from mpcvit.errors import UserError
-from mpcvit.storage import holding, replacing, replacing_folder, require_room, write_text
+from mpcvit.storage import (
+    holding,
+    replacing,
+    replacing_folder,
+    require_own_folder,
+    require_room,
+    write_text,
+)
 
 
 def test_failure_leaves_the_old_file(tmp_path):
@@ -48,6 +55,14 @@ def test_folders_are_whole_or_absent_too(tmp_path):
     fill("new", fail=False)
     assert (path / "file.txt").read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_of_other_things_is_not_replaced(tmp_path):
+    require_own_folder(tmp_path / "new", ["a.txt"])
+    (tmp_path / "a.txt").write_text("")
+    require_own_folder(tmp_path, ["a.txt"])
+    with pytest.raises(UserError, match=r"holds other things, such as a\.txt"):
+        require_own_folder(tmp_path, ["b.txt"])
 
 
 def test_full_disk_says_so(tmp_path):

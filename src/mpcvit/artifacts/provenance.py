@@ -21,6 +21,7 @@ from mpcvit.storage import write_text
 
 # The files of a run folder.
 MODEL_FILE = "model.safetensors"
+PROGRAM_FILE = "program.json"
 STATE_FILE = "state.safetensors"
 LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"
@@ -164,11 +165,13 @@ def _hardware() -> str:
 
 def advice_on(folder: Path) -> str:
     """Say what to do with a folder that was given in place of a model, if it looks like one."""
+    if (folder / PROGRAM_FILE).is_file():
+        return "it is a lowered program already, and no checkpoint; 'mpcvit explain' shows it"
     if (folder / "config.json").is_file():
         return (
             "it holds foreign weights; make a checkpoint of them first: "
             f"mpcvit import {folder} --out model.safetensors"
         )
     if (folder / MODEL_FILE).is_file():
-        return f"it is that of a training; give the checkpoint in it: {folder / MODEL_FILE}"
+        return f"it is the folder of a training; give the checkpoint in it: {folder / MODEL_FILE}"
     return ""

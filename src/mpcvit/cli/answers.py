@@ -1,6 +1,7 @@
 """The answers of private runs: printed and kept as they come, with the cost at the end."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,7 +48,6 @@ Strict = Annotated[
     typer.Option("--strict", help="Stop at a picture of a folder that cannot be read."),
 ]
 _MOST_ROWS = 10  # images, or batches of them, with seconds of their own
-_ROOM_BYTES = 1_000_000  # for a record, or for answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Output:
             raise UserError("--stream needs --json; answers are printed one by one anyway")
         for path in (self.out, self.answers):
             if path is not None:
-                require_writable(path, _ROOM_BYTES)
+                require_writable(path)
         if self.answers is not None and self.answers.exists() and not self.resume:
             raise UserError(f"{self.answers} exists already; add --resume, or name another file")
 
@@ -153,17 +153,20 @@ def answer_pictures(
                     tell(f"note: left out: {sentence}")
                 skipped += tuple(unfit.values())
                 missing[:] = [index for index in missing if pictures[index] not in unfit]
-    if not answers:
-        raise UserError(f"the model takes none of the pictures: {list_skipped(skipped)}")
-    rows = [(pictures[index], answer) for index, answer in sorted(answers.items())]
-    if output.as_json:
-        _print_document(rows, result, output, skipped)
-    elif result is not None:
-        _print_cost(result, profile.trust)
+        if not answers:
+            raise UserError(f"the model takes none of the pictures: {list_skipped(skipped)}")
+        rows = [(pictures[index], answer) for index, answer in sorted(answers.items())]
+        try:
+            if output.as_json:
+                _print_document(rows, result, output, skipped)
+            elif result is not None:
+                _print_cost(result, profile.trust)
+            sys.stdout.flush()  # what could not be printed is still kept
+        finally:
+            if output.out is not None and result is not None:
+                save(output.out, result.record)
     if output.answers is None:
         file.forget(digests)
-    if output.out is not None and result is not None:
-        save(output.out, result.record)
     if failed_writes:
         raise failed_writes[0]
     if refused := [str(picture) for picture, answer in rows if not answer.trusted]:
@@ -204,9 +207,10 @@ def _telling_what_is_kept(path: Path, answers: Mapping[int, Any], total: int) ->
         yield
     except BaseException:
         if answers and path.exists():
+            aim = "ask for the others" if len(answers) < total else "print them again"
             tell(
                 f"note: {len(answers)} of {total} images have an answer, kept in {path}; add "
-                "--resume to ask for the others"
+                f"--resume to {aim}"
             )
         raise
 

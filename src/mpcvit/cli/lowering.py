@@ -73,11 +73,13 @@ def lower(
     settings = load_profile(profile)
 
     from mpcvit.data import Photos, read_photos, sample_evenly
+    from mpcvit.lowering.program import require_place
     from mpcvit.make_program import lower as make_program
     from mpcvit.model.checkpoint import Checkpoint
     from mpcvit.report.live import counting
 
     checkpoint = Checkpoint.load(model_file)
+    require_place(out, model_file.stat().st_size)
     with counting() as progress:
         chosen: Photos | list[Any]
         if calibrate is not None:

@@ -17,7 +17,7 @@ from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.cli.start import import_checkpoint
 from mpcvit.errors import UserError, shown
-from mpcvit.storage import read_text
+from mpcvit.storage import read_text, require_writable
 
 if TYPE_CHECKING:
     from mpcvit.model.checkpoint import Checkpoint
@@ -200,6 +200,7 @@ def import_(
     """
     if out.exists() and not fresh:
         raise UserError(f"{out} exists already; add --fresh to replace it, or choose another --out")
+    require_writable(out)
     names = None if class_names is None else read_text(class_names, "list of classes").splitlines()
     checkpoint = import_checkpoint(
         source,

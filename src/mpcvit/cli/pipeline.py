@@ -18,7 +18,7 @@ from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.cli.start import From, load_start, settings_from
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
-from mpcvit.storage import holding
+from mpcvit.storage import holding, require_writable
 
 if TYPE_CHECKING:
     from mpcvit.pipeline.run import Step
@@ -105,6 +105,8 @@ def pipeline(
                 "name a configuration, as mpcvit configs lists them, or your model with --from"
             )
         config_file = Path(_FINE_TUNING)
+    if out is not None:
+        require_writable(out)
     shares = parse_numbers(ratios, "--ratios")
     seconds = tuple(parse_seconds(own, "--budget") for own in (budgets or "").split(",") if own)
     chosen = {} if shares is None and not seconds else {"ratios": shares or ()}

@@ -106,7 +106,7 @@ def run(
 
     Example: mpcvit run runs/digits/model.safetensors photo.png --profile cheetah
     """
-    from mpcvit.secure.run import default_profile_for
+    from mpcvit.secure.run import default_profile_for, with_engine_of
     from mpcvit.secure.run import run as stage
 
     settings = load_profile(profile or default_profile_for(model_file))
@@ -115,6 +115,7 @@ def run(
             f"{settings.warning}; take --profile {DEALER_DEFAULT} or {SECURE_DEFAULT}, or add "
             "--insecure"
         )
+    with_engine_of(model_file, settings)  # refuses a folder of anything else before it is read
     output = Output(
         out=out, answers=answers, resume=resume, as_json=as_json, stream=stream, strict=strict
     )

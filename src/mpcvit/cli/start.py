@@ -39,12 +39,17 @@ def load_start(path: Path | None) -> "Checkpoint | None":
     """Load a checkpoint of this project, or of another one."""
     if path is None:
         return None
-    from mpcvit.foreign.safetensors_file import is_safetensors
-    from mpcvit.model.checkpoint import FORMAT, Checkpoint, read_tensors
+    from mpcvit.model.checkpoint import Checkpoint
 
-    if path.is_file() and is_safetensors(path) and read_tensors(path)[1].get("format") == FORMAT:
-        return Checkpoint.load(path)
-    return import_checkpoint(path)
+    return Checkpoint.load(path) if _is_checkpoint(path) else import_checkpoint(path)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    from mpcvit.foreign.safetensors_file import is_safetensors
+    from mpcvit.model.checkpoint import FORMAT, read_tensors
+
+    is_file = path.is_file() and is_safetensors(path)
+    return is_file and read_tensors(path)[1].get("format") == FORMAT
 
 
 def import_checkpoint(
@@ -58,6 +63,8 @@ def import_checkpoint(
     from mpcvit.foreign import read_foreign
     from mpcvit.model.checkpoint import Checkpoint
 
+    if _is_checkpoint(source):
+        raise UserError(f"{source} is a checkpoint of mpcvit already; use it as it is")
     foreign = read_foreign(source, **options)
     data = foreign.data_config(mean, std)
     if data is None:

@@ -174,7 +174,9 @@ class _DealerService:
             try:
                 self._decide(request, peer, reply, line)
             except DealerError as error:
-                line.ended = f"refused: {error}"
+                # who is early asks again, and nothing went wrong
+                how = "put off" if isinstance(error, LaterError) else "refused"
+                line.ended = f"{how}: {error}"
                 reply.send(_refusal(error))
         except (TimeoutError, concurrent.futures.TimeoutError):
             line.ended = "the peer stalled"

@@ -43,8 +43,7 @@ def emulate(
         judged["left"] += int((is_real & ~(found.within & found.bounded)).sum())
         judged["refused"] += int((is_real & ~found.trusted).sum())
         judged["close"] += int((is_real & found.close & found.trusted).sum())
-        images = batch.images[is_real]
-        for label, (count, total) in program.count_out_of_range(images).items():
+        for label, (count, total) in program.count_out_of_range(batch.images, is_real).items():
             outside[label] += count
             met[label] += total
         progress(min((index + 1) * batch_size, len(split)), len(split))

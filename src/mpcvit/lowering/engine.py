@@ -7,12 +7,12 @@ from typing import Any
 
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer, Truncation
-from mpcvit.artifacts.provenance import advice_on
+from mpcvit.artifacts.provenance import PROGRAM_FILE, advice_on
 from mpcvit.codec import decode
 from mpcvit.errors import UserError
 from mpcvit.storage import read_json
 
-DESCRIPTION = "program.json"
+DESCRIPTION = PROGRAM_FILE
 FORMAT = "mpcvit-program/3"
 LEAST_SAFE_BITS = 30  # an inference may fail with a probability of at most 2^-30
 
@@ -35,6 +35,12 @@ class EngineSettings:
 
     def apply(self, profile: Profile) -> Profile:
         """Return a profile with these settings; its protocol, network and limits stay."""
+        if self.truncation is Truncation.LOCAL and not profile.protocol.truncates_locally:
+            raise UserError(
+                f"the program was lowered for SEMI2K, and cannot run under "
+                f"{profile.protocol.name}; take --profile semi2k-dealer with a dealer, or lower "
+                "the checkpoint again with --profile"
+            )
         return replace(
             profile,
             ring_bits=self.ring_bits,
@@ -67,6 +73,10 @@ def why_no_program(path: Path) -> str:
     if path.is_dir() and not (path / DESCRIPTION).exists():
         advice = advice_on(path) or f"it has no {DESCRIPTION}; 'mpcvit lower' makes programs"
         return f"{path} holds no program: {advice}"
+    if not path.exists():
+        return f"there is no program {path}"
+    if path.is_file():
+        return f"{path} is no program: 'mpcvit lower' makes folders with {DESCRIPTION}"
     return f"{path} holds no program: its {DESCRIPTION} cannot be read"
 
 

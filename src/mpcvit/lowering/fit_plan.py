@@ -89,9 +89,10 @@ def search_plan(
         nonlocal tried
         plan = fit(tolerances)
         tried += 1
-        progress("choosing approximations", tried, tried + 1)
+        progress("choosing approximations", tried, 0)
         return FittedPlan(plan=plan, tolerances=tolerances, error=measure(plan))
 
+    progress("choosing approximations", 0, 0)
     best = attempt(LOOSEST)
     while not best.error <= budget:
         options = [attempt(tighter) for tighter in _tightened(best, fit)]
@@ -101,6 +102,7 @@ def search_plan(
                 f"spread, more than the budget of {budget:g}; allow a larger one"
             )
         best = max(options, key=partial(_gain, best))
+    progress("choosing approximations", tried, tried)
     return best
 
 

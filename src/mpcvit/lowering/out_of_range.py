@@ -110,7 +110,8 @@ def watch_ranges(functions: Functions) -> tuple[dict[str, Function], SeenRanges]
 def count_out_of_range(functions: Functions) -> tuple[dict[str, Function], dict[str, Any]]:
     """Return the same functions, and the counts that a call of them fills.
 
-    A label's count is how many values lay outside of its interval, and of how many.
+    A label's count has a row for each image: how many values lay outside of its interval,
+    and of how many.
     """
     counts: dict[str, Any] = {}
 
@@ -120,8 +121,9 @@ def count_out_of_range(functions: Functions) -> tuple[dict[str, Function], dict[
         low, high = function.domain
 
         def note(x: Array) -> None:
-            outside = ((x < low) | (x > high)).sum()
-            counts[label] = counts.get(label, 0) + jnp.stack([outside, jnp.asarray(x.size)])
+            outside = ((x < low) | (x > high)).reshape(len(x), -1)
+            met = jnp.full(len(x), outside.shape[1])
+            counts[label] = counts.get(label, 0) + jnp.stack([outside.sum(axis=1), met], axis=1)
 
         return Watched(function, note)
 

@@ -47,10 +47,11 @@ from mpcvit.model.checkpoint import (
     nest,
     read_tensors,
 )
-from mpcvit.storage import read_json, replacing_folder
+from mpcvit.storage import read_json, replacing_folder, require_own_folder, require_room
 
 Shapes = dict[str, tuple[int, ...]]
 _WEIGHTS = "weights.safetensors"
+_FILES = (DESCRIPTION, _WEIGHTS)
 _BATCH = 64  # images that `judge_all` judges at a time
 _MOST_SCRIPTS = 16  # that one program carries
 
@@ -222,10 +223,15 @@ class SecureProgram:
         """Return logits with every product rounded as the engine's fixed point rounds it."""
         return self._in_fixed_point(self.parameters, images)
 
-    def count_out_of_range(self, images: Any) -> dict[str, tuple[int, int]]:
-        """Return for every label how many values lay outside of its interval, and of how many."""
+    def count_out_of_range(self, images: Any, counted: Any = True) -> dict[str, tuple[int, int]]:
+        """Return for every label how many values lay outside of its interval, and of how many.
+
+        `counted` says which images count, so that a batch with fewer needs no compilation.
+        """
         counts = self._count(self.parameters, np.asarray(images, np.float32))
-        return {label: (int(outside), int(total)) for label, (outside, total) in counts.items()}
+        which = np.broadcast_to(counted, len(images))
+        sums = {label: np.asarray(found)[which].sum(axis=0) for label, found in counts.items()}
+        return {label: (int(outside), int(total)) for label, (outside, total) in sums.items()}
 
     def judge(self, images: Any) -> Judgement:
         """Return logits, whether to trust them, and which are close."""
@@ -303,6 +309,7 @@ class SecureProgram:
         return hashlib.sha256((self.public.digest() + weights).encode()).hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
+        require_own_folder(Path(folder), _FILES)
         tensors = flatten_parameters(self.parameters)
         description = Description(
             public=self.public,
@@ -330,6 +337,12 @@ class SecureProgram:
             )
         except UserError as error:
             raise UserError(f"{folder} cannot be used: {error}") from error
+
+
+def require_place(folder: Path, size_bytes: int) -> None:
+    """Refuse early a folder in whose place a program of this size could not be written."""
+    require_own_folder(folder, _FILES)
+    require_room(folder.absolute().parent, size_bytes)
 
 
 def read_description(path: Path) -> Description:

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from rich.progress import (
 
 from mpcvit.artifacts.provenance import judged_by
 from mpcvit.errors import shown_lines
+from mpcvit.progress import BEGAN
 from mpcvit.progress import Progress as Report
 from mpcvit.train.loop import EpochEvent, StepEvent
 
@@ -28,14 +30,20 @@ console = Console(stderr=True)
 LINE_EVERY_S = 10.0
 
 
+_LOOK_EVERY_S = 0.1
+_told_at = BEGAN
+
+
 def tell(sentence: str) -> None:
     """Say something beside the results, as a line of its own."""
+    global _told_at
+    _told_at = time.monotonic()
     # no markup, as it may name files whose names have brackets
     console.print(shown_lines(sentence), highlight=False, soft_wrap=True, markup=False)
 
 
 class _Progress(Progress):
-    """Bars on a terminal; in a file a plain line every ten seconds."""
+    """Bars on a terminal; in a file a plain line where none was written for ten seconds."""
 
     _over: threading.Event | None = None
 
@@ -52,7 +60,10 @@ class _Progress(Progress):
             self._over = None
 
     def _write_lines(self, over: threading.Event) -> None:
-        while not over.wait(LINE_EVERY_S):
+        # short pieces of work in a row are no silence, so the clock is that of all of them
+        while not over.wait(min(_LOOK_EVERY_S, LINE_EVERY_S)):
+            if time.monotonic() < _told_at + LINE_EVERY_S:
+                continue
             tasks = self.tasks
             # what is going on, or what was done last
             shown = [task for task in tasks if not task.finished] or tasks[-1:]
@@ -64,7 +75,9 @@ class _Progress(Progress):
 def _describe(task: Task) -> str:
     """Return how far a task is, in words."""
     parts = [task.description.strip()]
-    if (task.total or 0) > 1:  # otherwise there is nothing to count
+    if task.total is None:
+        parts.append(f"{task.completed:g} so far,")
+    elif task.total > 1:  # otherwise there is nothing to count
         parts.append(f"{task.completed:g} of {task.total:g}")
     parts += [f"after {task.elapsed or 0:.0f} s", task.fields.get("state", "")]
     return " ".join(part for part in parts if part)
@@ -96,8 +109,8 @@ def counting() -> Iterator[Report]:
 
         def update(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
+                tasks[what] = progress.add_task(what, total=total or None)
+            progress.update(tasks[what], completed=done, total=total or None)
 
         yield update
 
@@ -179,8 +192,8 @@ class WholeProgress:
     def count(self, what: str, done: int, total: int) -> None:
         """Show how far a part of the current step is."""
         if what not in self._parts:
-            self._parts[what] = self._progress.add_task(f"  {what}", total=total, state="")
-        self._progress.update(self._parts[what], completed=done, total=total)
+            self._parts[what] = self._progress.add_task(f"  {what}", total=total or None, state="")
+        self._progress.update(self._parts[what], completed=done, total=total or None)
 
     def training(self) -> LiveProgress:
         """Return an observer that shows the training or search of the current step."""

@@ -76,7 +76,10 @@ class AnswerFile:
         if resume:
             file = cls(path, asked, sources)
             if not file.known.keys() & set(digests):
-                raise UserError(f"there is nothing to resume: {folder} has no answer to an image")
+                raise UserError(
+                    f"there is nothing to resume: {folder} has no answer to an image; leave out "
+                    "--resume"
+                )
             return file
         file = cls(path, asked)
         with contextlib.suppress(UserError):  # what cannot be read is no answer
@@ -130,7 +133,9 @@ class AnswerFile:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise UserError(f"there is nothing to resume: no answers are in {path}") from None
+            raise UserError(
+                f"there is nothing to resume: no answers are in {path}; leave out --resume"
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read {path}: {error}") from error
         first, *lines = text.split("\n")

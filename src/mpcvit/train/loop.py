@@ -157,9 +157,10 @@ class _Run:
             if previous_loss is not None:  # lets one step queue behind the one that runs
                 previous_loss.block_until_ready()
             previous_loss = loss
-            if self.rate.tick():
+            is_last = self.step % self.steps_per_epoch == 0
+            if self.rate.tick() or is_last:  # a bar does not stop short of an epoch's end
                 self._report(epoch)
-            if self.step % self.steps_per_epoch:  # an epoch's last step is saved with its log row
+            if not is_last:  # an epoch's last step is saved with its log row
                 self._maybe_save(stop_requested)
         self._end_epoch(epoch)
         self._maybe_save(stop_requested)

@@ -70,6 +70,17 @@ def test_the_log_tells_counts_and_no_secret(dealer, key):
         assert base64.b64encode(secret).decode()[:16] not in text
 
 
+def test_the_log_does_not_call_an_early_party_refused(dealer, key):
+    job = make_job(key)
+    dealer.client("client").authorise(job)
+    with pytest.raises(LaterError):
+        dealer.client("client")._ask("GET", f"/jobs/{job.digest}")
+    patience = time.monotonic() + 10
+    while len(dealer.log) < 2 and time.monotonic() < patience:
+        time.sleep(0.01)
+    assert dealer.log[-1].ended == "put off: the server has not authorised the job"
+
+
 def test_nothing_secret_but_ciphertexts_is_kept(dealer, key):
     seeds = new_seeds()
     job = make_job(key, seeds)

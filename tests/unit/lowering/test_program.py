@@ -47,6 +47,11 @@ def test_emulation_is_near_the_network(program):
     assert relative_error(program(images), plain(images)) <= ERROR_BUDGET
 
 
+def test_a_program_of_one_protocol_names_the_way_to_another(program):
+    with pytest.raises(UserError, match=r"for SEMI2K, and cannot run under CHEETAH; take"):
+        program.engine.apply(load_profile("cheetah"))
+
+
 def test_who_names_no_profile(program, tmp_path):
     """Gets no dealer unless it names one, or brings a program that only SEMI2K can run."""
     program.save(tmp_path / "program")
@@ -100,6 +105,8 @@ def test_what_leaves_an_interval_is_counted(program):
         outside, total = changed.count_out_of_range(images)[place]
         assert total == 2  # of the last layer the class token alone
         assert outside == expected * total
+        one = changed.count_out_of_range(images, np.array([True, False]))[place]
+        assert one == (expected, 1)
 
 
 def test_fixed_point_rounds_and_no_more(program):

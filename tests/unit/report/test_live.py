@@ -41,11 +41,30 @@ def test_a_file_gets_lines_of_what_goes_on(written):
     assert written.getvalue().splitlines() == lines  # nothing comes after the end
 
 
+def test_pieces_of_work_in_a_row_share_a_clock(written, monkeypatch):
+    monkeypatch.setattr(live, "LINE_EVERY_S", 1.0)
+    live.tell("note")
+    for piece in ("one", "two", "three", "four"):
+        with live.counting() as progress:
+            progress(piece, 0, 1)
+            time.sleep(0.4)
+    assert " after 0 s\n" in written.getvalue()
+
+
 def test_steps_and_their_parts_share_a_line(written):
     with live.WholeProgress(3) as display:
         display.begin("lower")
         display.count("calibrating", 5, 8)
         wait_for("lower 0 of 3 after 0 s, calibrating 5 of 8 after 0 s\n", written)
+
+
+def test_work_of_unknown_length_has_no_end_in_sight(written):
+    with live.counting() as progress:
+        progress("choosing", 5, 0)
+        wait_for("choosing 5 so far, after 0 s\n", written)
+        progress("choosing", 5, 5)
+        progress("counting", 1, 2)
+        wait_for("\ncounting 1 of 2 after 0 s\n", written)
 
 
 def test_a_terminal_gets_bars_alone(written, monkeypatch):

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -74,6 +75,18 @@ def test_a_run_that_is_stopped_often_ends_bit_equal(uninterrupted, dataset, tmp_
     expected, folder = uninterrupted
     assert_same_parameters(resumed, expected)
     assert log_without_speed(tmp_path) == log_without_speed(folder)
+
+
+def test_progress_reaches_the_end_of_each_epoch(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("mpcvit.train.loop.REPORT_EVERY_S", 60.0)
+    seen = []
+    observer = SimpleNamespace(
+        on_step=lambda event: seen.append((event.epoch + 1, event.step)),
+        on_epoch=lambda event: seen.append((event.row["epoch"], "end")),
+    )
+    train(tiny(), dataset, tmp_path, observers=[observer])
+    before = [seen[seen.index((epoch, "end")) - 1] for epoch in (1, 2)]
+    assert before == [(1, 11), (2, 22)]
 
 
 def test_seeds_differ(uninterrupted, dataset, tmp_path):

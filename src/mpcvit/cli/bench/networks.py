@@ -29,6 +29,7 @@ from mpcvit.cli.run import BatchSize, ProfileName
 from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.kinds.table import KINDS, parse_kinds
+from mpcvit.storage import require_writable
 
 
 @bench.command()
@@ -188,6 +189,8 @@ def agreement(
     from mpcvit.lowering.program import load_model
     from mpcvit.report.live import counting
 
+    if out is not None:
+        require_writable(out)
     model, settings = load_model(model_file), load_profile(profile)
     with counting() as progress:
         row = bench_agreement(

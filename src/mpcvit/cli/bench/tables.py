@@ -12,6 +12,7 @@ from mpcvit.cli import complete
 from mpcvit.cli.show import print_json, print_table
 from mpcvit.errors import MissingExtraError, UserError, nearest
 from mpcvit.progress import Progress
+from mpcvit.storage import require_writable
 
 if TYPE_CHECKING:
     from mpcvit.lowering.program import PublicProgram
@@ -96,6 +97,8 @@ def deliver(
     from mpcvit.artifacts.provenance import write_rows
     from mpcvit.report.live import counting
 
+    if out is not None:
+        require_writable(out)
     rows: list[Row] = []
     with counting() as progress:
         for row in measure(progress=progress):

@@ -18,6 +18,7 @@ from mpcvit.cli.show import print_json, print_table
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import KINDS, Kind, parse_kinds
+from mpcvit.storage import require_writable
 
 _USUAL_KINDS = (SearchConfig.kept, SearchConfig.replacement, ModelConfig.attention)
 
@@ -159,6 +160,7 @@ def profile_latency(
     """
     wanted = None if kinds is None else parse_kinds(kinds)
     settings = load_profile(profile)
+    require_writable(out)
     # as in a party's process, before SPU starts: threads that wait would count as computing
     os.environ.setdefault(THREADS_VARIABLE, str(threads_of_party(settings.protocol.parties)))
     settings.require_network()

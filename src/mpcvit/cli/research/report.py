@@ -13,6 +13,7 @@ from mpcvit.cli.options import AsJson
 from mpcvit.cli.search import LatencyFile
 from mpcvit.cli.show import print_json, print_table
 from mpcvit.errors import UserError
+from mpcvit.storage import SMALL_BYTES, require_room, require_writable
 
 if TYPE_CHECKING:
     from mpcvit.report.charts.chart import Chart
@@ -48,6 +49,9 @@ def report(
     from mpcvit.report.figures import write_figures
     from mpcvit.report.live import counting
 
+    require_writable(out)
+    if figures is not None:
+        require_room(figures, SMALL_BYTES)
     table = None if latency is None else LatencyTable.load(latency)
     charts, skipped = write_report(places, out, title="mpcvit report", latency=table)
     with counting() as progress:

@@ -56,14 +56,17 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     lines = control.makefile("rb")
     lock = threading.Lock()
+    if (job := _read(PartyJob, lines)) is None:
+        _exit(1)
 
     def report(event: Event) -> None:
-        with lock:
-            control.sendall(to_line(event))
+        try:
+            with lock:
+                control.sendall(to_line(event))
+        except ConnectionError:  # a supervisor may be gone before anything watches it
+            _abandon(job.scratch)
 
     try:
-        if (job := _read(PartyJob, lines)) is None:
-            _exit(1)
         take_part = _load(job)
         report(Ready())
         if (meeting := _read(Meeting, lines)) is None:
