@@ -7,10 +7,10 @@ from mpcvit.codec import require
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, Kind
 
-LAYER_NORM_EVERY = 3
+LAYER_NORM_EVERY = 1
 """Layers in a row of which the whole residual passes a layer norm in at least one.
 
-Networks that kept one for each three layers or fewer trained. One for seven collapsed.
+At width 64 one in three was enough, and at width 256 it was not (docs/results.md).
 """
 
 
