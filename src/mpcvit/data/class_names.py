@@ -38,8 +38,10 @@ def match_classes(found: Sequence[str], known: Sequence[str], *, where: str) -> 
             places=tuple(range(len(found))),
             sentence="matched by order, because the model's classes have no names",
         )
-    place_of = _by_name(known, "the model")
     names = _by_name(found, where)
+    # names that the data does not have may be ambiguous: ImageNet has two cranes
+    _by_name([name for name in known if _plain(name) in names], "the model")
+    place_of = {_plain(name): index for index, name in enumerate(known)}
     missing = [found[index] for name, index in names.items() if name not in place_of]
     if missing:
         rest = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
@@ -68,7 +70,7 @@ def _by_name(names: Sequence[str], where: str) -> dict[str, int]:
         if (other := places.setdefault(_plain(name), index)) != index:
             raise UserError(
                 f"{where} has the classes {names[other]!r} and {name!r}, whose names are the "
-                "same but for case and spaces"
+                "same but for case and spaces: give one of them another name"
             )
     return places
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Activation, BlockForm, Pooling
@@ -34,7 +34,7 @@ from mpcvit.foreign.preprocessing import read_huggingface
 from mpcvit.kinds.table import SOFTMAX
 
 _POOLER = ("attention.out_proj", "layernorm", "mlp.fc1", "mlp.fc2")  # of SigLIP
-PREPROCESSOR = "preprocessor_config.json"
+_HEADS, _IMAGE_SIZE = 12, 224  # of all families, where a config is silent
 _ACTIVATIONS = {
     "gelu": Activation.GELU,
     "gelu_python": Activation.GELU,
@@ -60,10 +60,11 @@ class _Family:
     is_nested: bool = False  # settings are in vision_config
     resizes: bool = False  # takes images of any size, and interpolates positions
     antialias: bool = False  # in doing so
+    alike: tuple[str, ...] = ()  # other model types, with the same names and formulas
 
 
 FAMILIES = {
-    "vit": _Family(name="ViT", processor="ViT"),
+    "vit": _Family(name="ViT", processor="ViT", alike=("vit_msn",)),
     "deit": _Family(name="DeiT", processor="DeiT", placed=2),
     "dinov2": _Family(
         name="Dinov2", processor="Bit", pooling=Pooling.CLASS_MEAN, eps=1e-6, resizes=True
@@ -84,6 +85,7 @@ FAMILIES = {
         activation="quick_gelu",
         norm=NormForm.LINEAR,
         is_nested=True,
+        alike=("metaclip_2",),
     ),
     "siglip": _Family(
         name="Siglip",
@@ -95,6 +97,10 @@ FAMILIES = {
         is_nested=True,
     ),
 }
+
+
+# By the model types of config.json.
+TYPES = {kind: family for key, family in FAMILIES.items() for kind in (key, *family.alike)}
 
 
 def recognises(names: Mapping[str, Any]) -> bool:
@@ -112,15 +118,17 @@ def convert(source: Source, options: Options) -> ForeignModel:
     assert key is not None
     family, layout = FAMILIES[key], _layout(key, source.tensors)
     if not any(name.endswith("classifier.weight") for name in source.tensors):
+        refuse_headless(family, origin)
+    if config.get("quantization_config"):
         raise UserError(
-            f"{origin} has no classifier, only the network before it: train one with "
-            f"{family.name}ForImageClassification first"
+            f"{origin} is quantised, as quantization_config in its config.json says: save the "
+            "model in float32, without quantisation"
         )
     matched = match(source.tensors, layout, origin)
     settings = config.get("vision_config", {}) if family.is_nested else config
     if not isinstance(settings, Mapping):
         raise UserError(f"{origin}: 'vision_config' in its config.json must be an object")
-    heads = settings.get("num_attention_heads")
+    heads = settings.get("num_attention_heads", _HEADS)
     if heads is not None and type(heads) is not int:
         raise UserError(f"{origin}: num_attention_heads must be a whole number, not {heads!r}")
     model = describe_model(
@@ -143,18 +151,19 @@ def convert(source: Source, options: Options) -> ForeignModel:
         source.preprocessing,
         usual=family.processor,
         channels=model.channels,
-        where=str(Path(origin).parent / PREPROCESSOR),
+        where=str(Path(origin).parent / source.preprocessor),
     )
     found, patch = preprocessing.image_size, model.patch_size
     covered = None if found is None else cover(found, patch)
     wanted = options.image_size or (family.resizes and covered) or model.image_size
     # what the network was made for, beyond which it takes nothing there
-    fits = found in (None, wanted, settings.get("image_size")) or family.resizes
+    fits = found in (None, wanted, _find_size(settings, origin)) or family.resizes
     if not options.image_size and not (fits and covered in (None, wanted)):
         other = f", or add --image-size {covered} to interpolate positions"
         raise UserError(
-            f"{origin} takes images of {model.image_size} pixels, but its {PREPROCESSOR} makes "
-            f"images of {found}: mend that file" + (other if covered not in (0, wanted) else "")
+            f"{origin} takes images of {model.image_size} pixels, but its {source.preprocessor} "
+            f"makes images of {found}: mend that file"
+            + (other if covered not in (0, wanted) else "")
         )
     model = change_size(model, matched, wanted, antialias=family.antialias, origin=origin)
     architecture = Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads)
@@ -167,6 +176,13 @@ def convert(source: Source, options: Options) -> ForeignModel:
         ),
         preprocessing=scale_fit(preprocessing, model),
         origin=f"Hugging Face's {family.name}ForImageClassification",
+    )
+
+
+def refuse_headless(family: _Family, origin: str) -> NoReturn:
+    raise UserError(
+        f"{origin} has no classifier, only the network before it: train one with "
+        f"{family.name}ForImageClassification first"
     )
 
 
@@ -292,6 +308,18 @@ def _tower_layout(project: str, *, has_class: bool) -> Layout:
             *((f"{last}.weight", f"{last}.bias") if has_class else ()),
         ),
     )
+
+
+def _find_size(settings: Mapping[str, Any], origin: str) -> int:
+    """Return the pixels of an image that the network was made for."""
+    size = settings.get("image_size", _IMAGE_SIZE)
+    sides = size if isinstance(size, list) else [size]
+    if not sides or any(type(side) is not int or side != sides[0] for side in sides):
+        raise UserError(
+            f"{origin} takes images of {' x '.join(map(str, sides))} pixels, as image_size in its "
+            "config.json says, but only square ones can be read: train it with square images"
+        )
+    return sides[0]
 
 
 def _find_eps(settings: Mapping[str, Any], family: _Family, origin: str) -> float:

@@ -32,6 +32,17 @@ _FEATURES = {
     r"^text_model|logit_scale": "a text model",
     r"mask_token": "a mask token",
     r"attn\.norm|mlp\.norm|conv|downsample": "other parts than a plain ViT",
+    r"lora_": "adapters (LoRA)",
+    r"\.SCB$|\.absmax$|\.quant_": "quantised weights",
+    r"\.attns\.|\.in_proj\.": "attention and MLP side by side",
+    r"\.lambda_": "differential attention",
+}
+
+# What other networks do without, by the names of its tensors.
+_LACKING = {
+    r"norm\d?\.bias$": "norms without biases (RMS norm)",
+    r"(proj|dense|fc\d)\.bias$": "linears without biases",
+    r"pos(ition)?_embed": "no positions, or others",
 }
 
 Change = Callable[[np.ndarray], np.ndarray]
@@ -215,12 +226,16 @@ def _require_names(
     if missing or unexpected:
         problems = (("lacks", missing), ("also has", unexpected))
         listed = "; it ".join(f"{verb} {shorten(names)}" for verb, names in problems if names)
-        found = [words for pattern, words in _FEATURES.items() if _any(pattern, unexpected)]
-        reason = f"has {', '.join(found)}, which cannot be read here" if found else ""
-        raise UserError(
-            f"{origin} looks like {layout.project}, but "
-            f"{reason or 'is not one that can be read'}: it {listed}"
-        )
+        features, names = (_FEATURES, unexpected) if unexpected else (_LACKING, missing)
+        found = [words for pattern, words in features.items() if _any(pattern, names)]
+        reason = "is incomplete, so download or save it again"
+        if found:
+            reason = (
+                f"has {', '.join(found)}, which cannot be read here, so take a ViT without that"
+            )
+        elif unexpected:
+            reason = "is not one that can be read, so take a plain ViT"
+        raise UserError(f"{origin} looks like {layout.project}, but {reason}: it {listed}")
 
 
 def _any(pattern: str, names: Sequence[str]) -> bool:
@@ -245,7 +260,8 @@ def _unify(
                 misfits.append(f"{name} is {_spell(shape)} instead of {_spell(expected)}")
     if misfits:
         raise UserError(
-            f"{origin} looks like {layout.project}, but shapes do not fit: {shorten(misfits)}"
+            f"{origin} looks like {layout.project}, but shapes do not fit, so download it again or "
+            f"take a plain ViT: {shorten(misfits)}"
         )
     return sizes
 
@@ -281,5 +297,7 @@ def _read_floats(tensor: Tensor, name: str, origin: str) -> np.ndarray:
     with np.errstate(over="ignore"):  # what overflows is refused just below
         numbers = tensor.read().astype(np.float32)
     if not np.isfinite(numbers).all():
-        raise UserError(f"{origin}: {name} holds values that are not finite: it cannot be used")
+        raise UserError(
+            f"{origin}: {name} holds values that are not finite: train or download it again"
+        )
     return numbers

@@ -14,6 +14,9 @@ from mpcvit.foreign.mapping import Matched
 from mpcvit.foreign.preprocessing import Preprocessing
 from mpcvit.foreign.tensor import Tensor
 
+# of Hugging Face; the second nests it, beside the tokenizer's settings
+PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignModel:
@@ -62,6 +65,7 @@ class Source:
     tensors: Mapping[str, Tensor]
     config: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    preprocessor: str = PREPROCESSORS[0]  # the file that says how pictures are prepared
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -83,6 +87,11 @@ def describe_model(
     token if there is one. `placed` says how many tokens before the patches have positions.
     """
     own, sizes = matched.parameters, matched.sizes
+    if sizes["classes"] == 1:
+        raise UserError(
+            f"{origin} has a single output, so there are no classes to tell apart: train a "
+            "classifier with two outputs or more"
+        )
     if pooling is None:
         pooling = Pooling.CLASS if "embed/class_token" in own else Pooling.MEAN
     pooling = Pooling.CLASS_EXTRA if join_heads(matched) else pooling
@@ -113,7 +122,7 @@ def describe_model(
             activation=activation,
             attention_eps=attention_eps,
         )
-    except ValueError as error:
+    except UserError as error:
         raise UserError(f"{origin} cannot be used: {error}") from error
 
 

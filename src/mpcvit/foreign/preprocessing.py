@@ -65,7 +65,7 @@ def read_huggingface(
         if key.startswith("do_") and type(value) is not bool:
             raise UserError(f"{where} has {key} {value!r}, which must be true or false")
         if key.startswith("do_") and value and key not in _DO:
-            raise UserError(f"{where} has {key}, which cannot be honoured here")
+            raise UserError(f"{where} has {key}, which cannot be honoured here: set it to false")
     if document.get("do_resize", True) is not True:
         raise UserError(
             f"{where} has do_resize = false, but pictures of any size must become the model's: "
@@ -88,9 +88,15 @@ def read_timm(
     mode, name = document.get("crop_mode") or "center", document.get("interpolation") or "bicubic"
     rules = {"center": FitRule.SHORTER, "squash": FitRule.SQUASH}
     if not isinstance(mode, str) or mode not in rules:
-        raise UserError(f"{where} has crop_mode {mode!r}, but only center and squash can be read")
+        raise UserError(
+            f"{where} has crop_mode {mode!r}, but only center and squash can be read: set one of "
+            "them there"
+        )
     if name not in [filter.value for filter in Resample]:
-        raise UserError(f"{where} has interpolation {name!r}, which cannot be honoured here")
+        raise UserError(
+            f"{where} has interpolation {name!r}, which cannot be honoured here: set bicubic or "
+            "another filter of Pillow there"
+        )
     fraction = document.get("crop_pct") or _TIMM_CROP
     if type(fraction) not in (int, float) or not _LEAST_CROP <= fraction <= 1:
         raise UserError(

@@ -9,7 +9,7 @@ from typing import Any
 from mpcvit.errors import UserError
 from mpcvit.foreign import authors, huggingface, timm
 from mpcvit.foreign.mapping import shorten
-from mpcvit.foreign.model import ForeignModel, Options, Source
+from mpcvit.foreign.model import PREPROCESSORS, ForeignModel, Options, Source
 from mpcvit.foreign.pickled import InertObject
 from mpcvit.foreign.safetensors_file import is_safetensors, open_safetensors
 from mpcvit.foreign.tensor import Tensor
@@ -18,6 +18,7 @@ from mpcvit.storage import read_json
 
 _FORMATS = (authors, huggingface, timm)
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_POINTER = b"version https://git-lfs"
 # Where training scripts keep the weights; the authors' inference reads the first.
 _STATES = ("state_dict", "model", "state_dict_ema", "model_ema")
 
@@ -42,18 +43,32 @@ def read_foreign(
     options = Options(heads=heads, class_names=names, relu_after=relu_after, image_size=image_size)
     try:
         with open_source(Path(path)) as source:
-            for form in _FORMATS:
-                if form.recognises(source.tensors):
-                    return form.convert(source, options)
-            kind = source.config.get("model_type", source.config.get("architecture"))
-            who = f"a model of type {shorten([str(kind)])}" if kind else "not a model that is known"
-            raise UserError(
-                f"{source.origin} is {who}; those that can be read are of the MPCViT authors, "
-                f"timm (vit, deit, deit3) and Hugging Face ({', '.join(huggingface.FAMILIES)}), "
-                f"each with its classifier; its tensors are {shorten(source.tensors)}"
-            )
+            return _choose_format(source).convert(source, options)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _choose_format(source: Source) -> Any:
+    """Return the module that reads a source, or refuse it by its type."""
+    kind = source.config.get("model_type")
+    family = huggingface.TYPES.get(kind) if isinstance(kind, str) else None
+    if kind is None or family is not None:
+        for form in _FORMATS:
+            if form.recognises(source.tensors):
+                return form
+    if family is not None and not any("classifier" in name for name in source.tensors):
+        huggingface.refuse_headless(family, source.origin)
+    kind = kind or source.config.get("architecture")
+    readable = (
+        "those that can be read are of the MPCViT authors, timm (vit, deit, deit3) and Hugging "
+        f"Face ({', '.join(huggingface.FAMILIES)}), each with its classifier"
+    )
+    if kind is None:
+        raise UserError(
+            f"{source.origin} is not a model that is known; {readable}; its tensors are "
+            f"{shorten(source.tensors)}"
+        )
+    raise UserError(f"{source.origin} is a model of type {shorten([str(kind)])}; {readable}")
 
 
 @contextmanager
@@ -72,11 +87,13 @@ def open_source(path: Path) -> Iterator[Source]:
                     "download all of them again"
                 )
             tensors |= found
+        preprocessor, preprocessing = _read_preprocessing(beside)
         yield Source(
             origin=str(weights[0]),
             tensors=_strip_wrappers(tensors),
             config=_read_object(beside, "config.json"),
-            preprocessing=_read_object(beside, huggingface.PREPROCESSOR),
+            preprocessing=preprocessing,
+            preprocessor=preprocessor,
             arguments=arguments,
         )
 
@@ -89,7 +106,15 @@ def _find_weights(folder: Path) -> tuple[Path, ...]:
         index = f"{name}.index.json"
         if (folder / index).is_file():
             return _read_index(folder, index)
-    raise UserError(f"{folder} holds neither {' nor '.join(_WEIGHTS)}")
+    if (folder / "adapter_config.json").is_file():
+        raise UserError(
+            f"{folder} holds an adapter (LoRA), not a whole model: merge it into its model "
+            "(merge_and_unload of peft), and save that"
+        )
+    raise UserError(
+        f"{folder} holds neither {' nor '.join(_WEIGHTS)}: save the model again with PyTorch, or "
+        "give the file of weights itself"
+    )
 
 
 def _read_index(folder: Path, name: str) -> tuple[Path, ...]:
@@ -105,6 +130,15 @@ def _read_index(folder: Path, name: str) -> tuple[Path, ...]:
     return tuple(folder / file for file in files)
 
 
+def _read_preprocessing(folder: Path | None) -> tuple[str, Mapping[str, Any]]:
+    """Return how pictures are prepared, and the name of the file that says it."""
+    alone, nesting = PREPROCESSORS
+    if document := _read_object(folder, alone):
+        return alone, document
+    nested = _read_object(folder, nesting).get("image_processor")
+    return (nesting, nested) if isinstance(nested, Mapping) else (alone, {})
+
+
 def _read_object(folder: Path | None, name: str) -> Mapping[str, Any]:
     """Return the JSON object in a file of a folder; empty if there is no such file."""
     if folder is None or not (folder / name).is_file():
@@ -118,6 +152,12 @@ def _read_object(folder: Path | None, name: str) -> Mapping[str, Any]:
 @contextmanager
 def _open_tensors(path: Path) -> Iterator[tuple[Mapping[str, Tensor], Mapping[str, Any]]]:
     """Give a file's tensors, and the arguments that its training script recorded."""
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise UserError(
+                f"{path} is a pointer of Git LFS and not the weights: run `git lfs pull` in its "
+                "folder, or download the file itself"
+            )
     if is_safetensors(path):
         with open_safetensors(path) as tensors:
             yield tensors, {}

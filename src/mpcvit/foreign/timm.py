@@ -6,7 +6,7 @@ widths of the standard models imply theirs and others need --heads.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture
@@ -33,6 +33,7 @@ from mpcvit.foreign.model import (
     name_classes,
 )
 from mpcvit.foreign.preprocessing import read_timm
+from mpcvit.foreign.tensor import Tensor
 from mpcvit.kinds.table import SOFTMAX
 
 _LAYOUT = Layout(
@@ -80,6 +81,7 @@ _HEADS = {
     **{"deit_tiny": 3, "deit_small": 6, "deit_base": 12, "test_vit": 2},
     **{"deit3_small": 6, "deit3_medium": 8, "deit3_base": 12, "deit3_large": 16, "deit3_huge": 16},
 }
+_HEADS_OF_NAME = {"vit_base_patch16_gap_224": 16}  # which its size does not have
 _HEADS_OF_WIDTH = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1664: 16}
 
 _ACTIVATIONS = {
@@ -108,25 +110,27 @@ def recognises(names: Mapping[str, Any]) -> bool:
 
 def convert(source: Source, options: Options) -> ForeignModel:
     config, origin = source.config, source.origin
+    architecture = config.get("architecture")
+    name = _find_name(architecture, origin)
+    _require_plain(source.tensors, origin)
     matched = match(source.tensors, _LAYOUT, origin)
     arguments = _section(config, "model_args", origin)
     _require_known_arguments(arguments, origin)
     _require_a_norm(matched, origin)
-    architecture = config.get("architecture")
-    name = _find_name(architecture, origin)
     # Older hub folders have these entries at the top.
     pretrained = {**config, **_section(config, "pretrained_cfg", origin)}
+    sizes = _stated_sizes(arguments, pretrained, origin)
     model = describe_model(
         matched,
         origin,
         pooling=_find_pooling(matched, config, arguments, origin),
-        placed=_count_placed(matched, arguments, pretrained),
+        placed=_count_placed(matched, sizes, arguments),
         heads=_find_heads(matched, name, arguments, options, origin),
         block=BlockForm.PRE,
         norm_eps=1e-5 if _is_clip(matched, name) else 1e-6,
         activation=_find_activation(arguments, name, origin),
     )
-    made_for = _find_size(arguments, pretrained, model)
+    made_for = _find_size(sizes, model)
     model = change_size(
         model, matched, options.image_size or model.image_size, antialias=True, origin=origin
     )
@@ -165,9 +169,28 @@ def _require_known_arguments(arguments: Mapping[str, Any], origin: str) -> None:
         )
 
 
+def _require_plain(tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Refuse by its name what match() could only list."""
+    if not any(name.startswith("head.") for name in tensors):
+        raise UserError(
+            f"{origin} has no classifier, only the network before it: give it num_classes in "
+            "timm.create_model, and train that first"
+        )
+    names = (f"blocks.0.mlp.{part}.weight" for part in ("fc1", "fc2"))
+    up, down = (tensors[name].shape if name in tensors else () for name in names)
+    if len(up) == len(down) == 2 and up[0] == 2 * down[1]:
+        raise UserError(
+            f"{origin} has gated MLPs (SwiGLU), which cannot be read here: take a ViT with plain "
+            "MLPs"
+        )
+
+
 def _require_a_norm(matched: Matched, origin: str) -> None:
     if not {"norm/scale", "pooled_norm/scale"} & set(matched.parameters):
-        raise UserError(f"{origin} looks like a timm ViT, but it lacks norm.weight, norm.bias")
+        raise UserError(
+            f"{origin} looks like a timm ViT, but it lacks norm.weight, norm.bias: only networks "
+            "with a last norm can be read"
+        )
 
 
 def _find_pooling(
@@ -187,7 +210,7 @@ def _find_pooling(
     if not isinstance(stated, str) or stated not in known:
         raise UserError(
             f"{origin} pools by {stated!r}, but only {' and '.join(map(repr, known))} can be read "
-            "here"
+            "here: train its head with global_pool = 'avg'"
         )
     return known[stated]
 
@@ -198,30 +221,36 @@ def _is_clip(matched: Matched, name: re.Match[str] | None) -> bool:
 
 
 def _count_placed(
-    matched: Matched, arguments: Mapping[str, Any], pretrained: Mapping[str, Any]
+    matched: Matched, sizes: Sequence[int], arguments: Mapping[str, Any]
 ) -> int | None:
     """Return how many tokens before the patches have positions, or None if it is not said."""
     positions, patch = len(matched.parameters["embed/position"]), matched.sizes["patch"]
-    sides = [edge // patch for edge in _stated_sizes(arguments, pretrained)[:1]]
+    sides = [edge // patch for edge in sizes[:1]]
     only_patches = arguments.get("no_embed_class") is True or positions in [n * n for n in sides]
     return 0 if only_patches else None
 
 
-def _find_size(
-    arguments: Mapping[str, Any], pretrained: Mapping[str, Any], model: ModelConfig
-) -> int:
+def _find_size(sizes: Sequence[int], model: ModelConfig) -> int:
     """Return the pixels of an image; the last few may make no whole patch."""
-    for edge in _stated_sizes(arguments, pretrained):
+    for edge in sizes:
         if cover(edge, model.patch_size) == model.image_size:
             return edge
     return model.image_size
 
 
-def _stated_sizes(arguments: Mapping[str, Any], pretrained: Mapping[str, Any]) -> list[int]:
+def _stated_sizes(
+    arguments: Mapping[str, Any], pretrained: Mapping[str, Any], origin: str
+) -> list[int]:
     """Return the sizes of images that are stated, the network's before that of its pictures."""
     stated = arguments.get("img_size"), pretrained.get("input_size")
-    edges = [sides[-1] if isinstance(sides, list) and sides else sides for sides in stated]
-    return [edge for edge in edges if type(edge) is int]
+    edges = [sides[-2:] if isinstance(sides, list) else [sides] for sides in stated]
+    for sides in edges:
+        if len(set(map(str, sides))) > 1:
+            raise UserError(
+                f"{origin} takes images of {' x '.join(map(str, sides))} pixels, but only square "
+                "ones can be read: train it with square images"
+            )
+    return [sides[0] for sides in edges if sides and type(sides[0]) is int]
 
 
 def _find_name(architecture: Any, origin: str) -> re.Match[str] | None:
@@ -248,7 +277,8 @@ def _find_heads(
     if stated is not None and type(stated) is not int:
         raise UserError(f"{origin}: model_args.num_heads must be a whole number, not {stated!r}")
     if name is not None:
-        stated = _HEADS[name["size"]] if stated is None else stated
+        usual = _HEADS_OF_NAME.get(name[0], _HEADS[name["size"]])
+        stated = usual if stated is None else stated
         return choose_heads(stated=stated, options=options, origin=origin)
     has_class_token = "embed/class_token" in matched.parameters
     usual = _HEADS_OF_WIDTH.get(matched.sizes["width"]) if has_class_token else None

@@ -144,6 +144,19 @@ def write(case: str, model: nn.Module, pixels: np.ndarray, prepared: torch.Tenso
     )
 
 
+def leave_out_defaults(folder: Path, config: Any) -> None:
+    """Write the vision tower's settings as transformers 4 does: without its defaults."""
+    path = folder / "config.json"
+    document = json.loads(path.read_text())
+    usual = type(config.vision_config)().to_dict()
+    document["vision_config"] = {
+        key: value
+        for key, value in document["vision_config"].items()
+        if key == "model_type" or usual.get(key) != value
+    }
+    path.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
+
+
 def make_hugging_face() -> None:
     vision: dict[str, Any] = {"num_hidden_layers": 2, "image_size": SIZE, "patch_size": PATCH}
     vision |= {"hidden_size": 10, "intermediate_size": 15, "num_attention_heads": 2}
@@ -180,6 +193,16 @@ def make_hugging_face() -> None:
             t.Dinov2WithRegistersConfig(**{**dino, "image_size": 8}, num_register_tokens=3),
             "bit",
         ),
+        # of a width for the 12 heads that its config.json does not mention
+        "hf_clip_silent": (
+            t.CLIPForImageClassification,
+            t.CLIPConfig(
+                vision_config={**vision, "hidden_size": 24, "num_attention_heads": 12},
+                text_config=text,
+                **labels,
+            ),
+            "clip",
+        ),
     }
     for seed, (case, (kind, config, name)) in enumerate(cases.items()):
         model = kind(config)
@@ -187,6 +210,8 @@ def make_hugging_face() -> None:
         # CLIP's weights are split over several files
         size = "4KB" if case == "hf_clip" else "5GB"
         model.save_pretrained(HERE / case, max_shard_size=size)
+        if case == "hf_clip_silent":
+            leave_out_defaults(HERE / case, config)
         options = {key: value for key, value in PROCESSORS[name].items() if key != "class"}
         processor = getattr(t, PROCESSORS[name]["class"])(**options)
         processor.save_pretrained(HERE / case)

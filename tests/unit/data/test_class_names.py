@@ -14,6 +14,7 @@ from mpcvit.errors import UserError
         (["0", "1"], ["0", "1"], (0, 1), "matched by name, in the same order"),
         (["1", "0"], ["0", "1"], (1, 0), "in another order"),
         (["a", "b"], ["0", "1"], (0, 1), "matched by order, because"),
+        (["b"], ["a", "A", "b"], (2,), "matched by name, 1 of 3"),  # nobody asked for an a
     ],
 )
 def test_classes_are_matched(found, known, places, sentence):

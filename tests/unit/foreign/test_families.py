@@ -87,6 +87,7 @@ def test_pixels_are_those_of_the_framework(name):
         ("hf_registers_few", Pooling.CLASS_MEAN, 3, False, False),
         ("timm_uncovered", Pooling.CLASS, 4, False, False),
         ("timm_plain_clip", Pooling.CLASS, 0, False, False),
+        ("hf_clip_silent", Pooling.MEAN, 1, False, True),
     ],
 )
 def test_what_a_family_is_made_of(case, pooling, extra, pooled_norm, embed_norm):
@@ -159,6 +160,17 @@ def test_a_network_without_its_classifier_is_refused(edited):
     folder = edited(GOLDEN / "hf_dinov2", {"classifier.weight": None, "classifier.bias": None})
     with pytest.raises(UserError, match="has no classifier, only the network before it"):
         read_foreign(folder)
+
+
+@pytest.mark.parametrize("case", ["hf_deit", "timm_deit3"])
+def test_a_network_alone_is_told_from_other_networks(case, edited):
+    """The frameworks leave the family's prefix out where there is no classifier."""
+    names = list(load_file(GOLDEN / case / "model.safetensors"))
+    tensors = {name: None for name in names if "head" in name or "classifier" in name}
+    tensors |= {name: None for name in names if name.startswith("deit.")}
+    bare = {name[5:]: np.ones(3, np.float32) for name in names if name.startswith("deit.")}
+    with pytest.raises(UserError, match="has no classifier, only the network before it"):
+        read_foreign(edited(GOLDEN / case, {**tensors, **bare}))
 
 
 def test_another_family_is_refused_by_its_name(edited):

@@ -1,5 +1,7 @@
 """Hugging Face's folders beyond the golden ones."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -37,16 +39,32 @@ def test_activation_is_read(name, activation, edited):
         ({"hidden_act": ["gelu"]}, r"hidden_act \['gelu'\]"),
         ({"num_attention_heads": "2"}, "num_attention_heads must be a whole number"),
         ({"num_attention_heads": None}, "add --heads"),
-        ({"num_attention_heads": 4}, "divisible"),
+        ({"num_attention_heads": 4}, r"safetensors cannot be used: .* divisible"),
         ({"num_hidden_layers": 3}, "has 2 layers, but its config.json says num_hidden_layers = 3"),
         ({"layer_norm_eps": "small"}, "layer_norm_eps must be a number"),
         ({"layer_norm_eps": -1e-6}, "'norm_eps' must be positive"),
         ({"layer_norm_eps": float("inf")}, "layer_norm_eps must be a number"),
+        ({"image_size": [3, 27]}, "takes images of 3 x 27 pixels.*only square"),
+        ({"image_size": "9"}, "takes images of 9 pixels"),
+        ({"quantization_config": {"load_in_8bit": True}}, "is quantised, as quantization_config"),
+        ({"model_type": "swin"}, "is a model of type swin; those that can be read"),
+        ({"model_type": ["vit"]}, "is a model of type"),
     ],
 )
 def test_unusable_configurations_are_refused(config, report, edited):
     with pytest.raises(UserError, match=report):
         read_foreign(edited("hf", config=config))
+
+
+@pytest.mark.parametrize("config", [{"image_size": [9, 9]}, {"model_type": "vit_msn"}])
+def test_configurations_that_say_the_same_are_read(config, edited):
+    assert read_foreign(edited("hf", config=config)).model.image_size == 9
+
+
+def test_a_single_output_is_refused(edited):
+    head = {"classifier.weight": np.ones((1, 22), np.float32), "classifier.bias": np.ones(1, "f4")}
+    with pytest.raises(UserError, match="has a single output, so there are no classes"):
+        read_foreign(edited("hf", head))
 
 
 def test_heads_cannot_be_overruled(golden):
@@ -177,6 +195,19 @@ def test_the_rule_for_sizes_is_read(preprocessing, fit, edited):
 def test_what_cannot_be_honoured_is_refused_by_name(preprocessing, report, edited):
     with pytest.raises(UserError, match=f"preprocessor_config.json .*{report}|{report}"):
         read_foreign(edited("hf", preprocessing=preprocessing))
+
+
+def test_a_processor_of_several_kinds_nests_that_of_pictures(edited):
+    folder = edited("hf")
+    alone = read_foreign(folder).preprocessing
+    whole = {"image_processor": json.loads((folder / "preprocessor_config.json").read_text())}
+    (folder / "preprocessor_config.json").unlink()
+    (folder / "processor_config.json").write_text(json.dumps(whole))
+    assert read_foreign(folder).preprocessing == alone
+    whole["image_processor"]["do_resize"] = False
+    (folder / "processor_config.json").write_text(json.dumps(whole))
+    with pytest.raises(UserError, match=r"/processor_config\.json has do_resize = false"):
+        read_foreign(folder)
 
 
 def test_without_a_file_nothing_is_known(golden):

@@ -74,9 +74,31 @@ def test_missing_and_unexpected_names_are_listed():
     with pytest.raises(UserError) as caught:
         match(tensors, LAYOUT, "file")
     assert str(caught.value) == (
-        "file looks like a toy, but is not one that can be read: "
+        "file looks like a toy, but is not one that can be read, so take a plain ViT: "
         "it lacks b.1.up.bias, norm.bias; it also has gamma"
     )
+
+
+def test_what_is_only_missing_is_called_incomplete():
+    with pytest.raises(
+        UserError, match=r"is incomplete, so .* save it again: it lacks norm\.weight$"
+    ):
+        match(toy(**{"norm.weight": None}), LAYOUT, "file")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"norm.bias": None}, r"norms without biases \(RMS norm\)"),
+        ({"b.0.qkv.lora_A.weight": (1, 5)}, r"adapters \(LoRA\)"),
+        ({"b.0.up.SCB": (15,)}, "quantised weights"),
+        ({"b.0.attns.0.q.weight": (5, 5)}, "attention and MLP side by side"),
+        ({"b.0.lambda_q1": (5,), "norm.bias": None}, "differential attention"),
+    ],
+)
+def test_what_is_not_computed_here_has_a_name(changes, words):
+    with pytest.raises(UserError, match=f"but has {words}, which cannot be read here, so take"):
+        match(toy(**changes), LAYOUT, "file")
 
 
 def test_long_lists_are_shortened():

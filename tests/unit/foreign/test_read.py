@@ -56,6 +56,18 @@ def test_folder_without_weights_is_refused(tmp_path):
         read_foreign(tmp_path)
 
 
+def test_an_adapter_is_no_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"holds an adapter \(LoRA\).*merge_and_unload"):
+        read_foreign(tmp_path)
+
+
+def test_a_pointer_to_weights_is_refused(tmp_path):
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(UserError, match=r"is a pointer of Git LFS .* run `git lfs pull`"):
+        read_foreign(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("index", "report"),
     [
