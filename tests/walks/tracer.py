@@ -116,7 +116,9 @@ def _is_importing(frame: FrameType | None) -> bool:
 def main() -> None:
     """Trace the command that the arguments name."""
     from mpcvit.cli import main as command
+    from mpcvit.lowering import calibrate, program
 
+    calibrate._BATCH = program._BATCH = 16  # as in all tests: few images are traced quickly
     out, *arguments = sys.argv[1:]
     sys.argv = ["mpcvit", *arguments]
     tracer = Tracer()

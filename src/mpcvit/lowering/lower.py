@@ -240,12 +240,12 @@ def _reach(program: SecureProgram, images: np.ndarray) -> tuple[float, tuple[str
     for factor in _CONTRASTS:
         stronger = images * factor
         if not program.judge_all(stronger).within.all():
-            return reach, _leaving(program, stronger)
+            return reach, leaving(program, stronger)
         reach = factor
     return reach, ()
 
 
-def _leaving(program: SecureProgram, images: np.ndarray) -> tuple[str, ...]:
+def leaving(program: SecureProgram, images: np.ndarray) -> tuple[str, ...]:
     """Return the labels at which some value leaves its interval, counted by NumPy."""
     functions, counts = count_out_of_range(program.plan)
 
