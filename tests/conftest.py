@@ -1,5 +1,6 @@
 """Strictness for every test, and how the workers share what is slow."""
 
+import gc
 import os
 import sys
 
@@ -28,6 +29,16 @@ settings.register_profile("mpcvit", deadline=None, derandomize=True, max_example
 settings.load_profile("mpcvit")
 
 
+def pytest_collection_finish():
+    """Leave what is there for good out of later collections, and collect more rarely.
+
+    What JAX traces is many small objects, and the search for garbage took a seventh of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def cache_folder(tmp_path_factory):
     """What the package keeps between runs stays inside the test run."""
@@ -36,6 +47,15 @@ def cache_folder(tmp_path_factory):
         patch.setenv("MPCVIT_CACHE", str(folder))
         patch.setenv("XDG_STATE_HOME", str(folder.with_name("state")))
         yield folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def few_images_at_a_time():
+    """Lowering takes images in batches: small networks are traced longer than computed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for room in ("calibrate", "program"):
+            patch.setattr(f"mpcvit.lowering.{room}._BATCH", 16)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,6 +67,8 @@ def compiled_programs(request, tmp_path_factory):
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
+    from tests.training import make_step_once
+
     folder = tmp_path_factory.getbasetemp() / "compiled"
     settings = {
         "jax_compilation_cache_dir": str(folder),
@@ -56,7 +78,9 @@ def compiled_programs(request, tmp_path_factory):
     before = {name: getattr(jax.config, name) for name in settings}
     for name, value in settings.items():
         jax.config.update(name, value)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mpcvit.train.loop.make_step", make_step_once)
+        yield
     for name, value in before.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()

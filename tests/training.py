@@ -1,13 +1,34 @@
 """Short trainings for tests: their data, a way to stop them, and what must be equal."""
 
+import json
 import os
 import signal
 
 import numpy as np
 
+from mpcvit.codec import encode
 from mpcvit.data import load_dataset
 from mpcvit.model.checkpoint import flatten_parameters
 from mpcvit.train.log import read_log
+from mpcvit.train.step import make_step
+from mpcvit.train.supervised import Supervised
+
+_steps = {}
+
+
+def make_step_once(task, config, steps_per_epoch, devices):
+    """Make the step of a run on labels, once for all runs with the same settings.
+
+    Tracing it takes most of the time of a run of seconds.
+    """
+    if type(task) is not Supervised:
+        return make_step(task, config, steps_per_epoch, devices)
+    settings = encode(config)
+    del settings["data"]["path"], settings["train"]["checkpoint_every_minutes"]
+    key = json.dumps([settings, task.identity(), steps_per_epoch, devices.count])
+    if key not in _steps:
+        _steps[key] = make_step(task, config, steps_per_epoch, devices)
+    return _steps[key]
 
 
 def digits(config):

@@ -41,10 +41,15 @@ COMMANDS = (
 
 
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory):
+def trained(tmp_path_factory):
+    """A run's folder, and what the command printed."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    invoke("train", TINY, "--out", folder)
-    return folder
+    return folder, invoke("train", TINY, "--out", folder).output
+
+
+@pytest.fixture(scope="module")
+def run_folder(trained):
+    return trained[0]
 
 
 def test_help_is_quick_and_light():
@@ -125,12 +130,12 @@ def test_version():
     assert invoke("--version").output == f"mpcvit {mpcvit.__version__}\n"
 
 
-def test_train_prints_accuracy_and_files(tmp_path):
-    output = invoke("train", TINY, "--out", tmp_path / "run").output
+def test_train_prints_accuracy_and_files(trained):
+    folder, output = trained
     assert re.search(r"^test accuracy  \d+\.\d\d %$", output, re.MULTILINE)
-    names = {entry.name for entry in (tmp_path / "run").iterdir()}
+    names = {entry.name for entry in folder.iterdir()}
     assert {"model.safetensors", "state.safetensors", "log.jsonl", "curves.png"} <= names
-    with Image.open(tmp_path / "run" / "curves.png") as picture:
+    with Image.open(folder / "curves.png") as picture:
         assert picture.width > 500
 
 

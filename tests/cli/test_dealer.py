@@ -36,7 +36,7 @@ from tests.unit.dealer.saboteur import Saboteur
 def folder(tmp_path_factory):
     """A model, plain and lowered, a picture, a dealer's key and everyone's certificates."""
     folder = tmp_path_factory.mktemp("three-hosts")
-    model = load_config(TINY).model
+    model = replace(load_config(TINY).model, depth=1)
     kind = {"depth": model.depth, "heads": model.heads, "mlp": MlpForm.FUSED}
     checkpoint = random_checkpoint(model, Architecture.uniform(table.SCALING, **kind))
     checkpoint = replace(checkpoint, data=replace(checkpoint.data, source=DataSource.DIGITS))

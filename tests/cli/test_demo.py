@@ -29,6 +29,7 @@ def showcase(tmp_path_factory):
     invoke("train", TINY, "--out", folder / "run", *overrides)
     tool = load_tool("make_showcase")
     tool.CALIBRATION_IMAGES = 32
+    tool._BATCH_SIZE = 24  # few images are compiled quickly
     # without a dealer, which has tests of its own
     tool.main(
         [folder / "run"],

@@ -70,34 +70,38 @@ class Tracer:
 
     def __init__(self) -> None:
         self.walks: dict[str, Walk] = {}
-        self._names: dict[str, str] = {}
+        self._names = _Names()
 
     def see(self, frame: FrameType, event: str, _: Any) -> None:
         """Note a call. Nothing is returned, so that Python tells no lines of it."""
-        if not (name := self._name(frame)):
+        names = self._names
+        if not (name := names[frame.f_code.co_filename]):
             return
         walk = self.walks.setdefault(threading.current_thread().name, Walk())
         caller = frame.f_back
-        while caller is not None and not self._name(caller):
+        while caller is not None and not names[caller.f_code.co_filename]:
             caller = caller.f_back
-        above = "" if caller is None else self._name(caller)
-        if name not in walk.files or (above and above != name):
-            if _is_importing(frame):
-                return
-            if name not in walk.files:
-                walk.files.append(name)
-            called = walk.calls.setdefault(above, [])
-            if above and above != name and name not in called:
-                called.append(name)
+        above = "" if caller is None else names[caller.f_code.co_filename]
+        is_seen = name in walk.files
+        if is_seen and (above in ("", name) or name in walk.calls.get(above, ())):
+            return
+        if _is_importing(frame):
+            return
+        if not is_seen:
+            walk.files.append(name)
+        called = walk.calls.setdefault(above, [])
+        if above and above != name and name not in called:
+            called.append(name)
 
-    def _name(self, frame: FrameType) -> str:
-        """Return a file of the package, and nothing for others."""
-        file = frame.f_code.co_filename
-        if file not in self._names:
-            path = Path(file)
-            inside = path.is_relative_to(PACKAGE)
-            self._names[file] = str(path.relative_to(PACKAGE)) if inside else ""
-        return self._names[file]
+
+class _Names(dict[str, str]):
+    """By path, a file's name in the package, and nothing for others."""
+
+    def __missing__(self, file: str) -> str:
+        path = Path(file)
+        inside = path.is_relative_to(PACKAGE)
+        self[file] = str(path.relative_to(PACKAGE)) if inside else ""
+        return self[file]
 
 
 def _is_importing(frame: FrameType | None) -> bool:
@@ -112,7 +116,9 @@ def _is_importing(frame: FrameType | None) -> bool:
 def main() -> None:
     """Trace the command that the arguments name."""
     from mpcvit.cli import main as command
+    from mpcvit.lowering import calibrate, program
 
+    calibrate._BATCH = program._BATCH = 16  # as in all tests: few images are traced quickly
     out, *arguments = sys.argv[1:]
     sys.argv = ["mpcvit", *arguments]
     tracer = Tracer()

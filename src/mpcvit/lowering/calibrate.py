@@ -53,12 +53,15 @@ def compute_logits(
 ) -> np.ndarray:
     """Return the logits of images, computed by NumPy part by part."""
     parts = network_parts(config, architecture, functions)
+    traced: dict[tuple[str, int], Traced] = {}
     logits = []
     for start in range(0, len(images), _BATCH):
         x: Any = images[start : start + _BATCH]
         for part in parts:
-            own = weights[part.weights]
-            x, met = run_in_numpy(_trace(part, own, x, seen), own, x)
+            own, place = weights[part.weights], (part.name, len(x))
+            if place not in traced:  # all batches but the last have one size
+                traced[place] = _trace(part, own, x, seen)
+            x, met = run_in_numpy(traced[place], own, x)
             if seen:
                 seen.note(met)
         logits.append(x)

@@ -244,6 +244,7 @@ _PRIMITIVES: dict[str, Callable[..., _Array]] = {
         "min": np.minimum,
         "mul": np.multiply,
         "neg": np.negative,
+        "or": np.logical_or,
         "rsqrt": lambda x: 1 / np.sqrt(x),
         "select_n": _select_n,
         "sqrt": np.sqrt,

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture
@@ -30,7 +31,9 @@ from mpcvit.lowering.calibrate import (
 from mpcvit.lowering.engine import choose_engine, require_safe
 from mpcvit.lowering.fit_plan import fit_plan, search_plan
 from mpcvit.lowering.fold import Weights, fold
-from mpcvit.lowering.out_of_range import Trust
+from mpcvit.lowering.jaxpr_walk import run_in_numpy
+from mpcvit.lowering.network import forward
+from mpcvit.lowering.out_of_range import Trust, count_out_of_range
 from mpcvit.lowering.program import Calibration, PublicProgram, SecureProgram, shapes_of
 from mpcvit.lowering.sites import Plan, exact_functions, site_label
 from mpcvit.model.checkpoint import Checkpoint
@@ -134,7 +137,6 @@ def lower(
     require_safe(program.engine, **products_of(program, inputs[:_WATCHED]))
     judged_inputs = np.concatenate([inputs[:judged], odd])
     doubt = _doubt(program, judged_inputs, np.concatenate([exact[:judged], odd_exact]))
-    program = program.changed(trust=replace(trust, doubt=doubt))
     agreeing, left = _agreement(program, inputs, exact)
     reach, leaving = _reach(program, inputs[:_JUDGED_REACH])
     calibration = replace(
@@ -146,9 +148,13 @@ def lower(
         left=left,
         odd=tuple(
             f"{name}: {verdict}"
-            for name, verdict in zip(pictures, _verdicts(program, odd, odd_exact), strict=True)
+            for name, verdict in zip(
+                pictures, _verdicts(program, odd, odd_exact, doubt), strict=True
+            )
         ),
     )
+    # changed last, as a changed program is compiled again to be judged
+    program = program.changed(trust=replace(trust, doubt=doubt))
     return replace(program, calibration=calibration)
 
 
@@ -234,15 +240,29 @@ def _reach(program: SecureProgram, images: np.ndarray) -> tuple[float, tuple[str
     for factor in _CONTRASTS:
         stronger = images * factor
         if not program.judge_all(stronger).within.all():
-            counts = program.count_out_of_range(stronger)
-            return reach, tuple(label for label, (outside, _) in counts.items() if outside)
+            return reach, leaving(program, stronger)
         reach = factor
     return reach, ()
 
 
-def _verdicts(program: SecureProgram, images: np.ndarray, exact: np.ndarray) -> list[str]:
+def leaving(program: SecureProgram, images: np.ndarray) -> tuple[str, ...]:
+    """Return the labels at which some value leaves its interval, counted by NumPy."""
+    functions, counts = count_out_of_range(program.plan)
+
+    def count(weights: Weights, images: Any) -> dict[str, Any]:
+        forward(program.model, program.architecture, functions, weights, images)
+        return counts
+
+    arguments = (program.parameters, images)
+    found = run_in_numpy(jax.make_jaxpr(count, return_shape=True)(*arguments), *arguments)
+    return tuple(label for label, (outside, _) in found.items() if outside)
+
+
+def _verdicts(
+    program: SecureProgram, images: np.ndarray, exact: np.ndarray, doubt: float
+) -> list[str]:
     """Return what a private run makes of pictures, compared with the network itself."""
-    judgement = program.judge_all(images)
+    judgement = replace(program.judge_all(images), doubt=doubt)
     same = judgement.logits.argmax(axis=1) == exact.argmax(axis=1)
     words = []
     for index in range(len(images)):

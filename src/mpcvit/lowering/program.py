@@ -146,13 +146,19 @@ class Judgement:
     logits: np.ndarray
     within: np.ndarray  # bool [image]: no value left its interval
     bounded: np.ndarray  # bool [image]: no logit left its bounds
-    close: np.ndarray  # bool [image]: another class may be as likely
+    lead: np.ndarray  # float [image]: of the largest logit before the second
+    doubt: float
     is_guarded: bool
 
     @property
     def trusted(self) -> np.ndarray:
         """Whether a private run answers; without a guard it knows of the logits alone."""
         return self.bounded & self.within if self.is_guarded else self.bounded
+
+    @property
+    def close(self) -> np.ndarray:
+        """Whether another class may be as likely."""
+        return self.lead < self.doubt
 
 
 @register(FORMAT, "program")
@@ -238,12 +244,12 @@ class SecureProgram:
         logits, slack = self._judge(self.parameters, np.asarray(images, np.float32))
         logits, trust = np.asarray(logits), self.public.trust
         bound = trust.bound or math.inf
-        lead = np.diff(np.sort(logits, axis=1)[:, -2:], axis=1)[:, 0]
         return Judgement(
             logits=logits,
             within=np.asarray(slack) >= 0,
             bounded=np.abs(logits).max(axis=1) <= bound,
-            close=lead < trust.doubt,
+            lead=np.diff(np.sort(logits, axis=1)[:, -2:], axis=1)[:, 0],
+            doubt=trust.doubt,
             is_guarded=trust.guard,
         )
 
@@ -260,7 +266,7 @@ class SecureProgram:
             logits=joined("logits"),
             within=joined("within"),
             bounded=joined("bounded"),
-            close=joined("close"),
+            lead=joined("lead"),
         )
 
     def preprocess(self, images: Sequence[str | Path | np.ndarray]) -> np.ndarray:

@@ -60,9 +60,9 @@ def test_gradients_are_finite(kind, has_scores):
         assert found["blocks_0"]["attention"]["qkv"]["kernel"].any(axis=0).all()
 
 
-def assert_lowers(heads):
+def assert_lowers(heads, **changes):
     """Compare the emulation with the trained network, on images that calibration did not see."""
-    config = small_config(depth=1, mlp_ratio=1.2, pooling=Pooling.MEAN)
+    config = small_config(**{"depth": 1, "mlp_ratio": 1.2, "pooling": Pooling.MEAN, **changes})
     architecture = Architecture(layers=(LayerArchitecture(heads=heads, mlp=MlpForm.FUSED),))
     checkpoint = small_checkpoint(config, architecture)
     calibration = list(random_pixels(config, 32))
@@ -82,11 +82,12 @@ def assert_approximated(program, kinds):
 
 
 def test_all_kinds_lower_together():
-    rows = tuple(rows_of_every_kind(9))
-    assert_approximated(assert_lowers(rows), table.KINDS.values())
+    rows = tuple(rows_of_every_kind(5))
+    program = assert_lowers(rows, image_size=4, pooling=Pooling.CLASS_MEAN)
+    assert_approximated(program, table.KINDS.values())
 
 
-@pytest.mark.parametrize("kind", mostly_long(table.KINDS.values(), table.RELU_SOFTMAX))
+@pytest.mark.parametrize("kind", mostly_long(table.KINDS.values()))
 def test_lowers(kind):
     """One by one, which says whose mistake it is; the mixed network has them all."""
     assert_approximated(assert_lowers((kind,) * 3), [kind])

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import zlib
+from functools import cache
 
 import pytest
 
@@ -64,10 +65,14 @@ ATTACKS = {
 }
 
 
+@cache  # it takes seconds to pack hundreds of megabytes
+def scripts_of(name):
+    return [base64.b64encode(script).decode() for script in ATTACKS[name]()]
+
+
 def attack_of(key, name):
     """A job, well-formed but for its scripts."""
-    document = json.loads(make_job(key).to_bytes())
-    scripts = [base64.b64encode(script).decode() for script in ATTACKS[name]()]
+    document, scripts = json.loads(make_job(key).to_bytes()), scripts_of(name)
     return json.dumps({**document, "plan": [[script, 1] for script in scripts]}).encode()
 
 

@@ -25,7 +25,7 @@ from mpcvit.lowering.engine import (
 )
 from mpcvit.lowering.fit_plan import search_plan
 from mpcvit.lowering.fitting import fit_inverse_root
-from mpcvit.lowering.lower import lower, products_of
+from mpcvit.lowering.lower import leaving, lower, products_of
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.lowering.sites import HEAD_NORM, count_exchanges
 from mpcvit.secure.run import default_profile_for
@@ -102,11 +102,14 @@ def test_what_leaves_an_interval_is_counted(program):
     narrow = replace(norm, low=1e-3 * norm.low, high=1.1e-3 * norm.low)
     for own, expected in ((wide, 0), (narrow, 1)):
         changed = program.changed(plan={**program.plan, place: own})
-        outside, total = changed.count_out_of_range(images)[place]
+        counts = changed.count_out_of_range(images)
+        outside, total = counts[place]
         assert total == 2  # of the last layer the class token alone
         assert outside == expected * total
         one = changed.count_out_of_range(images, np.array([True, False]))[place]
         assert one == (expected, 1)
+        left = tuple(label for label, (outside, _) in counts.items() if outside)
+        assert leaving(changed, images) == left  # the same, counted by NumPy
 
 
 def test_fixed_point_rounds_and_no_more(program):

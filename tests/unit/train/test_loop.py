@@ -203,6 +203,7 @@ def test_a_fresh_run_forgets_the_earlier_one(uninterrupted, dataset, tmp_path):
     assert read_log(tmp_path) == []
 
 
+@pytest.mark.long  # the network of `test_statistics.py` learns as much each time
 def test_learns(dataset, tmp_path):
     """Seconds of training must beat chance (10 %) by far."""
     config = tiny(

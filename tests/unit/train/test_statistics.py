@@ -70,7 +70,7 @@ def test_running_averages_follow():
 
 
 def test_a_resumed_run_ends_bit_equal_with_its_statistics(dataset, tmp_path):
-    config = configure()
+    config = configure("model.depth=1", "model.layer_norms=[]", "model.layer_tokens=[17]")
     whole = train(config, dataset, tmp_path / "whole")
     with pytest.raises(StoppedError):
         train(config, dataset, tmp_path / "cut", observers=[StopAt(4)])
