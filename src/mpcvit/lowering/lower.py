@@ -255,7 +255,7 @@ def leaving(program: SecureProgram, images: np.ndarray) -> tuple[str, ...]:
 
     arguments = (program.parameters, images)
     found = run_in_numpy(jax.make_jaxpr(count, return_shape=True)(*arguments), *arguments)
-    return tuple(label for label, (outside, _) in found.items() if outside)
+    return tuple(label for label, by_image in found.items() if by_image[:, 0].any())
 
 
 def _verdicts(
