@@ -79,6 +79,7 @@ class NetworkRun:
                 **known,
                 "epoch": epoch["epoch"],
                 **{name: round(epoch[name], 4) if name in epoch else "" for name in _LEARNT},
+                **{name: round(epoch[name], 4) for name in _VALIDATED if name in epoch},
             }
             for epoch in self.log
         ]
@@ -87,6 +88,7 @@ class NetworkRun:
 Row = Mapping[str, Any]
 FAILED = "fail"
 _LEARNT = ("train_loss", "train_top1", "test_loss", "test_top1")
+_VALIDATED = ("validation_loss", "validation_top1")
 
 
 @dataclass(frozen=True, kw_only=True)
