@@ -30,13 +30,14 @@ settings.load_profile("mpcvit")
 
 
 def pytest_collection_finish():
-    """Leave what is there for good out of later collections, and collect more rarely.
+    """Leave what is there for good out of later collections, and rarely look at all the rest.
 
     What JAX traces is many small objects, and the search for garbage took a seventh of the time.
+    Young objects are looked at as often as ever: cycles of them may hold open files.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 50, 100)
+    gc.set_threshold(700, 10, 100)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -202,9 +202,9 @@ def test_import(tmp_path):
     out = tmp_path / "model.safetensors"
     output = invoke("import", GOLDEN / "authors_heads.pth.tar", "--out", out).output
     assert "R S R" in output
-    stored = np.load(GOLDEN / "authors_heads.npz")
     model = mpcvit.load(out)
-    assert np.abs(model(stored["images"]) - stored["logits"]).max() < 2e-5
+    with np.load(GOLDEN / "authors_heads.npz") as stored:
+        assert np.abs(model(stored["images"]) - stored["logits"]).max() < 2e-5
     assert model.checkpoint.provenance.origin == "imported from authors_heads.pth.tar"
     assert model.checkpoint.data.mean == (0.4, 0.5, 0.6)
 

@@ -17,6 +17,7 @@ from tests.configs import FINE_TUNING, TINY
 from tests.models import small_checkpoint, small_config
 
 FEW = ("--set", "data.train_images=256", "--set", "train.epochs=1", "--set", "search.epochs=1")
+FEW = (*FEW, "--set", "model.depth=1")  # which compiles in half the time
 STILL = ("--set", "train.learning_rate=1e-12", "--set", "train.min_learning_rate=1e-12")
 STILL = (*STILL, "--set", "train.warmup_learning_rate=1e-12")
 
