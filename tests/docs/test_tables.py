@@ -115,7 +115,7 @@ def test_the_picture_of_the_method_names_every_step():
 
 def test_the_script_writes_tables_and_figures(tmp_path, monkeypatch, capsys):
     unneeded = shutil.ignore_patterns("*.safetensors", "*.png")
-    for name in ("docs", "results", "src/mpcvit/demo/shipped", "src/mpcvit/experiments"):
+    for name in ("docs", "latency", "results", "src/mpcvit/demo/shipped", "src/mpcvit/experiments"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=unneeded)
     figure = tmp_path / "results" / "secure" / "precision.png"  # the others are not to be drawn
     figure.write_bytes(b"drawn by an earlier version")

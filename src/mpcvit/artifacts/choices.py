@@ -8,7 +8,7 @@ from mpcvit.errors import UserError
 from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, Kind
 
 LAYER_NORM_EVERY = 1
-"""Layers in a row of which the whole residual passes a layer norm in at least one.
+"""The whole residual passes a layer norm in at least one of this many layers in a row.
 
 At width 64 one in three was enough, and at width 256 it was not (docs/results.md).
 """

@@ -124,8 +124,8 @@ def derive(
         int,
         typer.Option(
             min=0,
-            help="If norms were searched: layers in a row of which the whole residual passes a "
-            "layer norm in one at least; 0 for none. With fewer layer norms, values of some "
+            help="If norms were searched: the whole residual passes a layer norm in at least one "
+            "of this many layers in a row; 0 for none. With fewer layer norms, values of some "
             "images grow too large, and trainings collapse.",
         ),
     ] = LAYER_NORM_EVERY,
