@@ -10,7 +10,7 @@ from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, Kind
 LAYER_NORM_EVERY = 1
 """The whole residual passes a layer norm in at least one of this many layers in a row.
 
-At width 64 one in three was enough, and at width 256 it was not (docs/results.md).
+With fewer, networks trained badly or met pictures whose values run away (docs/results.md).
 """
 
 
