@@ -176,9 +176,8 @@ def _require_plain(tensors: Mapping[str, Tensor], origin: str) -> None:
             f"{origin} has no classifier, only the network before it: give it num_classes in "
             "timm.create_model, and train that first"
         )
-    names = (f"blocks.0.mlp.{part}.weight" for part in ("fc1", "fc2"))
-    up, down = (tensors[name].shape if name in tensors else () for name in names)
-    if len(up) == len(down) == 2 and up[0] == 2 * down[1]:
+    up, down = (tensors.get(f"blocks.0.mlp.{part}.weight") for part in ("fc1", "fc2"))
+    if up and down and up.shape[:1] == tuple(2 * size for size in down.shape[1:]):
         raise UserError(
             f"{origin} has gated MLPs (SwiGLU), which cannot be read here: take a ViT with plain "
             "MLPs"
