@@ -288,7 +288,8 @@ def read_photos(
     if len(images) < FEWEST_PHOTOS:
         reason = f" ({list_skipped(skipped)})" if skipped else ""
         raise UserError(
-            f"{folder} holds {len(pictures):,} pictures, and {len(images)} of them can be used"
+            f"{folder} holds {len(pictures):,} {'picture' if len(pictures) == 1 else 'pictures'}, "
+            f"and {len(images)} of them can be used"
             f"{reason}; calibration needs at least {FEWEST_PHOTOS}"
         )
     return Photos(images=np.stack(images), skipped=skipped)

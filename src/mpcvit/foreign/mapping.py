@@ -228,13 +228,11 @@ def _require_names(
         listed = "; it ".join(f"{verb} {shorten(names)}" for verb, names in problems if names)
         features, names = (_FEATURES, unexpected) if unexpected else (_LACKING, missing)
         found = [words for pattern, words in features.items() if _any(pattern, names)]
-        reason = "is incomplete, so download or save it again"
+        reason = "is not one that can be read, so take a plain ViT"
         if found:
-            reason = (
-                f"has {', '.join(found)}, which cannot be read here, so take a ViT without that"
-            )
-        elif unexpected:
-            reason = "is not one that can be read, so take a plain ViT"
+            reason = f"has {', '.join(found)}, which cannot be read here, so take a plain ViT"
+        elif not unexpected:
+            reason = "is incomplete, so download or save it again"
         raise UserError(f"{origin} looks like {layout.project}, but {reason}: it {listed}")
 
 

@@ -177,7 +177,7 @@ def _require_plain(tensors: Mapping[str, Tensor], origin: str) -> None:
             "timm.create_model, and train that first"
         )
     up, down = (tensors.get(f"blocks.0.mlp.{part}.weight") for part in ("fc1", "fc2"))
-    if up and down and up.shape[:1] == tuple(2 * size for size in down.shape[1:2]):
+    if up and down and up.shape[:1] == tuple(2 * size for size in down.shape[1:]):
         raise UserError(
             f"{origin} has gated MLPs (SwiGLU), which cannot be read here: take a ViT with plain "
             "MLPs"
