@@ -7,11 +7,9 @@ from mpcvit.codec import require
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, Kind
 
+# The whole residual passes a layer norm in at least one of this many layers in a row. With
+# fewer, networks trained badly or met pictures whose values run away (docs/results.md).
 LAYER_NORM_EVERY = 1
-"""The whole residual passes a layer norm in at least one of this many layers in a row.
-
-With fewer, networks trained badly or met pictures whose values run away (docs/results.md).
-"""
 
 
 class Choice(str, Enum):

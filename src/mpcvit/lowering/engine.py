@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mpcvit.artifacts.profile import Profile
-from mpcvit.artifacts.protocols import Dealer, Truncation
+from mpcvit.artifacts.protocols import Dealer, Truncation, names_with
 from mpcvit.artifacts.provenance import PROGRAM_FILE, advice_on
 from mpcvit.codec import decode
 from mpcvit.errors import UserError
@@ -37,8 +37,8 @@ class EngineSettings:
         """Return a profile with these settings; its protocol, network and limits stay."""
         if self.truncation is Truncation.LOCAL and not profile.protocol.truncates_locally:
             raise UserError(
-                f"the program was lowered for SEMI2K, and cannot run under "
-                f"{profile.protocol.name}; take --profile semi2k-dealer with a dealer, or lower "
+                f"the program was lowered for {names_with(truncates_locally=True)}, and cannot run "
+                f"under {profile.protocol.name}; take --profile semi2k-dealer with a dealer, or lower "
                 "the checkpoint again with --profile"
             )
         return replace(
