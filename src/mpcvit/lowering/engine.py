@@ -38,8 +38,8 @@ class EngineSettings:
         if self.truncation is Truncation.LOCAL and not profile.protocol.truncates_locally:
             raise UserError(
                 f"the program was lowered for {names_with(truncates_locally=True)}, and cannot run "
-                f"under {profile.protocol.name}; take --profile semi2k-dealer with a dealer, or lower "
-                "the checkpoint again with --profile"
+                f"under {profile.protocol.name}; take --profile semi2k-dealer with a dealer, or "
+                "lower the checkpoint again with --profile"
             )
         return replace(
             profile,
