@@ -50,9 +50,17 @@ def modules_of(distributions):
     """Return what can be imported from distributions, given by their names."""
     wanted = {_canonical(name) for name in distributions}
     homes = importlib.metadata.packages_distributions()
-    return {
+    named = {
         module for module, names in homes.items() if wanted & {_canonical(name) for name in names}
     }
+    installed = (
+        file
+        for own in importlib.metadata.distributions()
+        if _canonical(own.metadata["Name"]) in wanted
+        for file in own.files or ()
+    )
+    # Python 3.10 knows only what distributions name themselves
+    return named | {file.parts[0].removesuffix(".py") for file in installed if file.suffix == ".py"}
 
 
 def _canonical(name):

@@ -56,7 +56,7 @@ class LayerCosts:
     norms: NormCosts | None = None
     activation: Mapping[Activation, Cost] = field(default_factory=dict)
     tokens: int = 0  # 0: those of the table
-    fewer: tuple["LayerCosts", ...] = ()
+    fewer: "tuple[LayerCosts, ...]" = ()  # quoted whole, or Python 3.10 does not resolve it
 
 
 def _rename_prices(document: Any) -> Any:
