@@ -108,10 +108,10 @@ def test_an_output_that_cannot_be_written_throws_nothing_away(
     arguments = ("run", model, pictures, *SIMULATE, "--json")
     with monkeypatch.context() as patch:
         patch.setattr(printing, "_print_document", fail)
-        told = invoke(*arguments, "--out", tmp_path / "record.json", code=2).stderr
-    assert "3 of 3 images have an answer" in told
-    assert "add --resume to print them again" in told
-    assert "cannot write the output: No space left on device" in told
+        said = invoke(*arguments, "--out", tmp_path / "record.json", code=2).stderr
+    assert "3 of 3 images have an answer" in said
+    assert "add --resume to print them again" in said
+    assert "cannot write the output: No space left on device" in said
     assert (tmp_path / "record.json").exists()
     assert len(json.loads(invoke(*arguments, "--resume").stdout)["predictions"]) == 3
     assert not kept_aside()
@@ -126,14 +126,14 @@ def test_a_folder_may_change_before_a_run_is_resumed(model, pictures, asked, mon
     Image.fromarray(PIXELS[0] // 2).save(pictures / "new.png")
     with monkeypatch.context() as patch:
         fail_after(patch, 2)
-        told = invoke(*arguments, "--resume", code=1).stderr
-    assert "2 of 4 images have an answer" in told
+        said = invoke(*arguments, "--resume", code=1).stderr
+    assert "2 of 4 images have an answer" in said
     (pictures / "2.png").unlink()
     assert len(kept_aside()) == 2
     with monkeypatch.context() as patch:
         fail_after(patch, 1)
-        told = invoke(*arguments, code=1).stderr
-    assert "2 of 3 images have an answer of an interrupted command, which --resume would" in told
+        said = invoke(*arguments, code=1).stderr
+    assert "2 of 3 images have an answer of an interrupted command, which --resume would" in said
     resumed = invoke(*arguments, "--resume")
     assert asked == [3, 3, 3, 1]
     assert "2 answers were there already" in resumed.stderr
@@ -296,9 +296,9 @@ def test_an_answer_that_cannot_be_printed_is_kept(model, pictures, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(printing, "_print_answer", fail)
-        told = invoke("run", model, pictures, *SIMULATE, code=2).stderr
-    assert "cannot write the output: No space left on device" in told
-    assert "1 of 3 images have an answer" in told
+        said = invoke("run", model, pictures, *SIMULATE, code=2).stderr
+    assert "cannot write the output: No space left on device" in said
+    assert "1 of 3 images have an answer" in said
     resumed = invoke("run", model, pictures, *SIMULATE, "--resume")
     assert "1 answer was there already" in resumed.stderr
     assert resumed.stdout.startswith(f"{pictures / '0.png'}: class ")

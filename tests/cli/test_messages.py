@@ -96,17 +96,17 @@ def test_lowering_does_not_replace_a_folder_of_other_things(tmp_path, checkpoint
     checkpoint.save(model)
     photos.mkdir()
     (photos / "cat.png").write_text("precious")
-    told = invoke("lower", model, "--calibrate", photos, "--out", photos, code=2).stderr
-    assert f"{photos} holds other things, such as cat.png; choose a new folder" in told
-    told = invoke("lower", model, "--calibrate", photos, "--out", model, code=2).stderr
-    assert f"cannot write {model}: Not a directory" in told
+    said = invoke("lower", model, "--calibrate", photos, "--out", photos, code=2).stderr
+    assert f"{photos} holds other things, such as cat.png; choose a new folder" in said
+    said = invoke("lower", model, "--calibrate", photos, "--out", model, code=2).stderr
+    assert f"cannot write {model}: Not a directory" in said
     assert (photos / "cat.png").read_text() == "precious"
 
 
 @pytest.mark.parametrize("command", [("report", "runs"), ("profile", TINY), ("pipeline", TINY)])
 def test_out_is_checked_before_the_work(command, tmp_path):
-    told = invoke(*command, "--out", tmp_path, code=2).stderr
-    assert f"cannot write {tmp_path}: it is a folder; name a file in it" in told
+    said = invoke(*command, "--out", tmp_path, code=2).stderr
+    assert f"cannot write {tmp_path}: it is a folder; name a file in it" in said
 
 
 def test_a_folder_is_called_a_folder(tmp_path, checkpoint):
@@ -122,12 +122,12 @@ def test_a_folder_is_called_a_folder(tmp_path, checkpoint):
     assert f"{other} is a folder: a checkpoint is a file" in (invoke("show", other, code=2).stderr)
     photo = GOLDEN / "authors_heads.npz"  # any file: it is not reached
     for command in ("show", "run"):
-        told = invoke(command, foreign, *([photo] if command == "run" else []), code=2).stderr
-        assert f"mpcvit import {foreign} --out model.safetensors" in told
-    told = invoke("run", other, photo, code=2).stderr
-    assert "it has no program.json; 'mpcvit lower' makes programs" in told
-    told = invoke("run", run_folder, photo, code=2).stderr
-    assert f"give the checkpoint in it: {run_folder / 'model.safetensors'}" in told
+        said = invoke(command, foreign, *([photo] if command == "run" else []), code=2).stderr
+        assert f"mpcvit import {foreign} --out model.safetensors" in said
+    said = invoke("run", other, photo, code=2).stderr
+    assert "it has no program.json; 'mpcvit lower' makes programs" in said
+    said = invoke("run", run_folder, photo, code=2).stderr
+    assert f"give the checkpoint in it: {run_folder / 'model.safetensors'}" in said
 
 
 def test_what_is_ready_already_is_called_so(tmp_path, checkpoint):
@@ -135,21 +135,21 @@ def test_what_is_ready_already_is_called_so(tmp_path, checkpoint):
     checkpoint.save(model)
     program.mkdir()
     (program / "program.json").write_text("{}")
-    told = invoke("import", model, "--out", tmp_path / "new.safetensors", code=2).stderr
-    assert f"{model} is a checkpoint of mpcvit already" in told
+    said = invoke("import", model, "--out", tmp_path / "new.safetensors", code=2).stderr
+    assert f"{model} is a checkpoint of mpcvit already" in said
     for command in (("show", program), ("lower", program, "--out", tmp_path / "new")):
         assert "it is a lowered program already" in invoke(*command, code=2).stderr
     assert f"{model} is no program" in invoke("explain", model, code=2).stderr
-    told = invoke("explain", tmp_path / "absent", code=2).stderr
-    assert f"there is no program {tmp_path / 'absent'}" in told
+    said = invoke("explain", tmp_path / "absent", code=2).stderr
+    assert f"there is no program {tmp_path / 'absent'}" in said
 
 
 def test_a_folder_of_anything_is_not_read_through(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").write_text("")
     monkeypatch.setattr(cli_run, "_digest", lambda model: pytest.fail("read it all"))
     for arguments in ((), ("--profile", "cheetah")):
-        told = invoke("run", tmp_path, GOLDEN / "authors_heads.npz", *arguments, code=2).stderr
-        assert "holds no program" in told
+        said = invoke("run", tmp_path, GOLDEN / "authors_heads.npz", *arguments, code=2).stderr
+        assert "holds no program" in said
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_a_folder_in_use_is_left_alone(command, tmp_path):
     folder = tmp_path / load_config(TINY).name
     place = tmp_path if command[0] == "pipeline" else folder
     with storage.holding(folder):
-        told = invoke(*command, place, code=2).stderr
-        assert f"{folder} is in use by process {os.getpid()} on " in told
+        said = invoke(*command, place, code=2).stderr
+        assert f"{folder} is in use by process {os.getpid()} on " in said
         assert [file.name for file in folder.iterdir()] == [storage.LOCK_FILE]
 
 
@@ -183,9 +183,9 @@ def test_an_insecure_profile_is_asked_for_in_a_shell(checkpoint, tmp_path):
     """By its name and by --insecure; the simulator is private in no case."""
     checkpoint.save(tmp_path / "model.safetensors")
     for name in INSECURE:
-        told = invoke("run", tmp_path / "model.safetensors", tmp_path, "--profile", name, code=2)
-        assert "INSECURE dealer" in told.stderr
-        assert "take --profile semi2k-dealer or cheetah, or add --insecure" in told.stderr
+        said = invoke("run", tmp_path / "model.safetensors", tmp_path, "--profile", name, code=2)
+        assert "INSECURE dealer" in said.stderr
+        assert "take --profile semi2k-dealer or cheetah, or add --insecure" in said.stderr
     for option in ("--insecure", "--simulate"):
         arguments = (tmp_path / "model.safetensors", tmp_path, "--profile", "semi2k", option)
         assert "holds no images" in invoke("run", *arguments, code=2).stderr  # got further

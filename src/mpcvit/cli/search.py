@@ -126,7 +126,7 @@ def derive(
             min=0,
             help="If norms were searched: the whole residual passes a layer norm in at least one "
             "of this many layers in a row; 0 for none. With fewer layer norms, values of some "
-            "images grow too large, and trainings collapse.",
+            "images grow too large, and trainings may collapse.",
         ),
     ] = LAYER_NORM_EVERY,
     latency: LatencyFile = None,

@@ -12,7 +12,6 @@ from mpcvit.codec import decode
 from mpcvit.errors import UserError
 from mpcvit.storage import read_json
 
-DESCRIPTION = PROGRAM_FILE
 FORMAT = "mpcvit-program/3"
 LEAST_SAFE_BITS = 30  # an inference may fail with a probability of at most 2^-30
 
@@ -59,7 +58,7 @@ def with_engine(profile: Profile, engine: EngineSettings | None) -> Profile:
 
 def read_engine(folder: Path) -> EngineSettings:
     """Read the engine of a program on disk, and nothing else of it."""
-    path = folder / DESCRIPTION
+    path = folder / PROGRAM_FILE
     try:
         document = read_json(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -70,14 +69,14 @@ def read_engine(folder: Path) -> EngineSettings:
 
 def why_no_program(path: Path) -> str:
     """Say what is wrong with a folder, or a copy of its description, and what to do."""
-    if path.is_dir() and not (path / DESCRIPTION).exists():
-        advice = advice_on(path) or f"it has no {DESCRIPTION}; 'mpcvit lower' makes programs"
+    if path.is_dir() and not (path / PROGRAM_FILE).exists():
+        advice = advice_on(path) or f"it has no {PROGRAM_FILE}; 'mpcvit lower' makes programs"
         return f"{path} holds no program: {advice}"
     if not path.exists():
         return f"there is no program {path}"
     if path.is_file():
-        return f"{path} is no program: 'mpcvit lower' makes folders with {DESCRIPTION}"
-    return f"{path} holds no program: its {DESCRIPTION} cannot be read"
+        return f"{path} is no program: 'mpcvit lower' makes folders with {PROGRAM_FILE}"
+    return f"{path} holds no program: its {PROGRAM_FILE} cannot be read"
 
 
 def require_format(document: Any, path: Path) -> None:

@@ -360,7 +360,7 @@ def _pays(tokens: int, first: Weights, second: Weights) -> bool:
     The kernel is opened, unless its mask is reused, and multiplied with every token.
     """
     (read, width), (_, given) = first["kernel"].shape, second["kernel"].shape
-    more = (read + width) * (width + given) - read * width - width * given
+    more = read * given + width**2  # numbers than two kernels have
     return more <= NUMBERS_PER_EXCHANGE and tokens * more <= PRODUCTS_PER_EXCHANGE
 
 

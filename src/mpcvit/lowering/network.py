@@ -234,12 +234,10 @@ def _mlp(
             hidden, straight = _split(hidden, config.hidden)
             rest = rest + straight
         hidden = activate(hidden)
+        if "down" in weights and not _reads_beside(weights["down"], hidden):
+            return rest + _linear(hidden, weights["down"])
         both = jnp.concatenate([rest, hidden], axis=-1)
-        if "down" not in weights:  # the head multiplies both
-            return both
-        if _reads_beside(weights["down"], hidden):
-            return _linear(both, weights["down"])
-        return rest + _linear(hidden, weights["down"])
+        return _linear(both, weights["down"]) if "down" in weights else both  # for the head
     y = _linear(u, weights[form.value])
     if form is MlpForm.FUSED:
         return y if lite else x + y

@@ -21,14 +21,13 @@ from safetensors.numpy import save_file
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
-from mpcvit.artifacts.provenance import Provenance
+from mpcvit.artifacts.provenance import PROGRAM_FILE, Provenance
 from mpcvit.artifacts.resolve import require_reasonable, validate
 from mpcvit.codec import decode, encode, register, save
 from mpcvit.data import make_inputs
 from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
 from mpcvit.lowering.engine import (
-    DESCRIPTION,
     FORMAT,
     EngineSettings,
     require_format,
@@ -51,7 +50,7 @@ from mpcvit.storage import read_json, replacing_folder, require_own_folder, requ
 
 Shapes = dict[str, tuple[int, ...]]
 _WEIGHTS = "weights.safetensors"
-_FILES = (DESCRIPTION, _WEIGHTS)
+_FILES = (PROGRAM_FILE, _WEIGHTS)
 _BATCH = 64  # images that `judge_all` judges at a time
 _MOST_SCRIPTS = 16  # that one program carries
 
@@ -324,7 +323,7 @@ class SecureProgram:
             weights=digest(tensors),
         )
         with replacing_folder(folder) as temporary:
-            save(temporary / DESCRIPTION, description)
+            save(temporary / PROGRAM_FILE, description)
             save_file(tensors, temporary / _WEIGHTS)
 
     @classmethod
@@ -353,7 +352,7 @@ def require_place(folder: Path, size_bytes: int) -> None:
 
 def read_description(path: Path) -> Description:
     """Read `program.json` of a folder, or a copy of it by itself."""
-    file = path / DESCRIPTION if path.is_dir() else path
+    file = path / PROGRAM_FILE if path.is_dir() else path
     try:
         document = read_json(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.provenance import PROGRAM_FILE
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.classifier import Classifier
 from mpcvit.codec import load, save
@@ -17,7 +18,6 @@ from mpcvit.data import Split
 from mpcvit.errors import UserError
 from mpcvit.experiments.store import Outcome, reuse_or_make
 from mpcvit.lowering.emulate import emulate
-from mpcvit.lowering.engine import DESCRIPTION
 from mpcvit.lowering.program import Model, SecureProgram
 from mpcvit.model.checkpoint import Checkpoint
 from mpcvit.progress import Progress
@@ -71,7 +71,7 @@ def measure_once(
 
 def digest_of(model: Path) -> str:
     """Return the digest of a checkpoint, or of a program's description."""
-    file = model / DESCRIPTION if model.is_dir() else model
+    file = model / PROGRAM_FILE if model.is_dir() else model
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 

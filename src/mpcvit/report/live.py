@@ -31,13 +31,13 @@ LINE_EVERY_S = 10.0
 
 
 _LOOK_EVERY_S = 0.1
-_told_at = BEGAN
+_last_sign_at = BEGAN
 
 
 def tell(sentence: str) -> None:
     """Say something beside the results, as a line of its own."""
-    global _told_at
-    _told_at = time.monotonic()
+    global _last_sign_at
+    _last_sign_at = time.monotonic()
     # no markup, as it may name files whose names have brackets
     console.print(shown_lines(sentence), highlight=False, soft_wrap=True, markup=False)
 
@@ -62,7 +62,7 @@ class _Progress(Progress):
     def _write_lines(self, over: threading.Event) -> None:
         # short pieces of work in a row are no silence, so the clock is that of all of them
         while not over.wait(min(_LOOK_EVERY_S, LINE_EVERY_S)):
-            if time.monotonic() < _told_at + LINE_EVERY_S:
+            if time.monotonic() < _last_sign_at + LINE_EVERY_S:
                 continue
             tasks = self.tasks
             # what is going on, or what was done last

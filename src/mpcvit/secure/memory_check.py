@@ -9,10 +9,10 @@ from safetensors import SafetensorError, safe_open
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.provenance import PROGRAM_FILE
 from mpcvit.codec import decode
 from mpcvit.cost.estimate import MEMORY_ERROR, forecast_for
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import DESCRIPTION
 from mpcvit.memory import available_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def read_network(model: "AnyModel") -> tuple[ModelConfig, Architecture, bool] | 
     path = Path(model)
     try:
         if path.is_dir():
-            document = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))["public"]
+            document = json.loads((path / PROGRAM_FILE).read_text(encoding="utf-8"))["public"]
         else:
             with safe_open(path, framework="numpy") as file:
                 held = file.metadata() or {}
