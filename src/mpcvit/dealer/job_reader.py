@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +28,36 @@ _PATIENCE_S = 20.0  # on a machine that is busy
 _LENGTH = struct.Struct(">I")
 
 
+class Line:
+    """Lets one thread in at a time, in the order in which they came.
+
+    A lock would let in whichever thread the system wakes first.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._came = 0
+        self._left = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many threads wait behind the one that is in."""
+        with self._changed:
+            return max(0, self._came - self._left - 1)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        with self._changed:
+            mine, self._came = self._came, self._came + 1
+            self._changed.wait_for(lambda: self._left == mine)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += 1
+                self._changed.notify_all()
+
+
 class JobReader:
     """Reads jobs one after another, in a process that ends at the latest with this one.
 
@@ -36,12 +66,12 @@ class JobReader:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
-        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._line = Line()
+        self._line_of: dict[str, Line] = {}
 
     def start(self) -> None:
         """Have a process ready before it is needed."""
-        with self._lock:
+        with self._line.turn():
             self._started()
 
     def read(self, content: bytes, sender: str) -> JobOutline:
@@ -49,7 +79,8 @@ class JobReader:
 
         `sender` is the fingerprint of the certificate that sent it.
         """
-        with self._turns[sender], self._lock:
+        senders = self._line_of.setdefault(sender, Line())
+        with senders.turn(), self._line.turn():
             try:
                 answer = self._ask(self._started(), content)
             except OSError:
@@ -62,7 +93,7 @@ class JobReader:
         return JobOutline(document=content, seeds=seeds, **answer)
 
     def close(self) -> None:
-        with self._lock:
+        with self._line.turn():
             self._stop()
 
     def _started(self) -> subprocess.Popen[bytes]:

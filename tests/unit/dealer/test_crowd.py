@@ -7,7 +7,6 @@ import resource
 import socket
 import sqlite3
 import threading
-import time
 
 import pytest
 
@@ -23,6 +22,7 @@ from mpcvit.secure.parties.roles import Role
 from tests.unit.dealer.counting import family
 from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds
 from tests.unit.dealer.test_server import CLIENT, SERVER, Clock
+from tests.unit.dealer.waiting import wait_until
 
 OTHER_CLIENT = Peer(role="client", name="other", fingerprint="d" * 64)
 OTHER_SERVER = Peer(role="server", name="server", fingerprint="6" * 64)
@@ -109,19 +109,11 @@ def test_one_that_reads_nothing_is_hung_up_on(running, key, monkeypatch):
     dealer = running(stall_s=0.5)
     authorise(dealer, job := make_job(key, script=LONG))
     with dealer.client("server")._answer("GET", f"/jobs/{job.digest}/0/0") as answer:
-        wait_for(lambda: any(line.what == "inference 0" for line in dealer.log))
+        wait_until(lambda: any(line.what == "inference 0" for line in dealer.log))
         (line,) = (line for line in dealer.log if line.what == "inference 0")
         assert line.ended != "done"
         assert line.sent_bytes < LONG.answer_bytes
         answer.close()
-
-
-def wait_for(condition):
-    for _ in range(2000):
-        if condition():
-            return
-        time.sleep(0.01)
-    pytest.fail("it never came to be")
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "full"), ValueError()])
@@ -151,7 +143,7 @@ def test_no_file_is_left(tmp_path):
         pid = local.process.pid
         client = local.places()[Role.MODEL_OWNER].client(patience_s=20.0)
         client.check()
-        wait_for(lambda: len(family(pid)) == 2)
+        wait_until(lambda: len(family(pid)) == 2)
         former = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, former[1]))
         impatient = local.places()[Role.MODEL_OWNER].client(patience_s=1.0)

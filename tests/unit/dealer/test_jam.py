@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from functools import cache
 
@@ -31,6 +30,7 @@ from mpcvit.secure.parties.roles import Role
 from tests.unit.dealer.conftest import GOLDEN
 from tests.unit.dealer.counting import cpu_seconds, family, peak
 from tests.unit.dealer.jobs import expected, fetch, make_job, new_seeds
+from tests.unit.dealer.waiting import wait_until
 
 MOST_CPU_S, MOST_MEMORY = 0.050, 20e6
 MOST_WAITING = JobLimits().waiting_jobs
@@ -219,30 +219,35 @@ def reader():
 
 
 def test_certificates_take_turns_at_the_reader(key, monkeypatch):
-    """One that sends as much as it may makes another wait for two of its jobs, not for all."""
-    reader, order, begun = JobReader(), [], threading.Event()
-    job = make_job(key, new_seeds())
+    """One that sends as much as it may makes another wait for one of its jobs, not for all."""
+    reader, order, begun, go_on = JobReader(), [], threading.Event(), threading.Event()
+    job = make_job(key, new_seeds()).to_bytes()
+    outline = job_reader._answer(job)
 
     def ask(process, content):
+        order.append(content)
         begun.set()
-        time.sleep(0.05)
-        return job_reader._answer(content)
+        assert go_on.wait(10)
+        return dict(outline)
 
     monkeypatch.setattr(reader, "_started", lambda: None)
     monkeypatch.setattr(reader, "_ask", ask)
 
     def send(sender):
-        reader.read(job.to_bytes(), sender)
-        order.append(sender)
-
-    greedy = [threading.Thread(target=send, args=("greedy",)) for _ in range(MAX_CONNECTIONS_EACH)]
-    for thread in greedy:
+        thread = threading.Thread(target=reader.read, args=(sender.encode(), sender))
         thread.start()
+        return thread
+
+    threads = [send("greedy") for _ in range(MAX_CONNECTIONS_EACH)]
     assert begun.wait(10)
-    send("other")
-    for thread in greedy:
+    wait_until(lambda: reader._line_of["greedy"].waiting == MAX_CONNECTIONS_EACH - 1)
+    threads.append(send("other"))
+    wait_until(lambda: reader._line.waiting == 1)
+    go_on.set()
+    for thread in threads:
         thread.join()
-    assert order.index("other") <= 3
+    assert order.index(b"other") == 1
+    assert len(order) == MAX_CONNECTIONS_EACH + 1
 
 
 def test_a_reader_that_died_is_replaced(reader, key):
