@@ -121,6 +121,7 @@ class TrainConfig:
     weight_decay: float = 5e-2
     clip_norm: float = 0.0  # 0: no clipping
     norm_transition_epochs: float = 0.0  # over which layer norms turn into batch norms; 0: at once
+    outlier_weight: float = 0.0  # of what batch norms give far from their mean
     piece_size: int = 0  # images that a device takes at once; 0: 8 on a CPU, else all
     remat: bool = False  # whether gradients compute each block again, to save memory
     precision: Precision = Precision.FLOAT32
@@ -134,7 +135,8 @@ class TrainConfig:
         require(self.eval_every_epochs > 0, "eval_every_epochs", "must be positive")
         for name in (
             *("min_learning_rate", "warmup_epochs", "warmup_learning_rate", "weight_decay"),
-            *("clip_norm", "norm_transition_epochs", "checkpoint_every_minutes", "piece_size"),
+            *("clip_norm", "norm_transition_epochs", "outlier_weight"),
+            *("checkpoint_every_minutes", "piece_size"),
         ):
             require(getattr(self, name) >= 0, name, "must not be negative")
         require(

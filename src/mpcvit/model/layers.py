@@ -11,6 +11,7 @@ from mpcvit.artifacts.forms import Activation
 from mpcvit.model import kernels
 
 default_init = nn.initializers.normal(stddev=0.02)
+FAR = 5.0  # from the mean of a batch norm's values; few of a bell curve lie beyond
 
 
 class Linear(nn.Module):
@@ -145,6 +146,8 @@ class BatchNorm(nn.Module):
     norm with the same scale and bias is mixed in while a network is converted. A `mixed`
     norm learns that share, and mixes in evaluation too: a search decides by it.
     `clip` bounds what it gives, because an outlier is not divided by its own size.
+    How far values lie beyond `FAR`, squared, is put into the collection "outliers":
+    a loss that adds it keeps them few, which costs nothing in private.
     Statistics are float32 whatever the computing type.
     Secure cost: none once folded into the weights around it; a clip takes comparisons.
     Source: docs/numerics.md#batch-norm
@@ -180,6 +183,8 @@ class BatchNorm(nn.Module):
         if layer_share is not None and (train or self.mixed):
             by_token = kernels.normalise(rows, scale, bias, self.eps)
             y = (1 - layer_share) * y + layer_share * by_token
+        if train and self.is_mutable_collection("outliers"):
+            self.put_variable("outliers", "square", jnp.square(nn.relu(jnp.abs(y) - FAR)).mean())
         if self.clip:
             y = jnp.clip(y, -self.clip, self.clip)
         return y.astype(self.dtype).reshape(x.shape)

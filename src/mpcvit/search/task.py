@@ -60,16 +60,17 @@ class Search(Task):
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
     ) -> tuple[jax.Array, Outcome]:
         share = self.layer_share(epoch)
-        logits, _, statistics = learn(self.model, parameters, batch.images, rng, share)
-        task = cross_entropy(logits, batch.targets).mean()
+        learnt = learn(self.model, parameters, batch.images, rng, share)
+        task = cross_entropy(learnt.logits, batch.targets).mean()
         penalty, seconds = self.penalty(parameters)
         images = batch.labels.shape[0]
         metrics = {
             "ce": task * images,
             "expected_s": seconds * images,
-            "top1": in_top(logits, jnp.argmax(batch.targets, axis=-1), 1).sum(),
+            "top1": in_top(learnt.logits, jnp.argmax(batch.targets, axis=-1), 1).sum(),
         }
-        return task + penalty, Outcome(metrics, statistics)
+        loss = task + penalty + self.outlier_loss(learnt)
+        return loss, Outcome(metrics, learnt.statistics)
 
     def penalty(self, parameters: Any) -> tuple[jax.Array, jax.Array]:
         """Return the latency term of the loss, and the seconds that it weighs."""

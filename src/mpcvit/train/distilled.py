@@ -70,10 +70,8 @@ class Distilled(Supervised):
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
     ) -> tuple[jax.Array, Outcome]:
         weights, share = self.config.distill, self.layer_share(epoch)
-        logits, named, statistics = learn(
-            self.model, parameters["student"], batch.images, rng, share
-        )
-        tokens = named["features"].astype(jnp.float32)
+        learnt = learn(self.model, parameters["student"], batch.images, rng, share)
+        logits, tokens = learnt.logits, learnt.named["features"].astype(jnp.float32)
         if self.precomputed is None:
             wanted_logits, wanted = _teach(self.teacher, self.model.dtype, frozen, batch.images)
         else:
@@ -92,19 +90,23 @@ class Distilled(Supervised):
         }
         kept = {name: (weight, term) for name, (weight, term) in terms.items() if weight > 0}
         loss = sum(weight * term.mean() for weight, term in kept.values())
+        loss += self.outlier_loss(learnt)
         metrics = {name: term.sum() for name, (_, term) in kept.items()}
         metrics["top1"] = in_top(logits, jnp.argmax(batch.targets, axis=-1), 1).sum()
-        return jnp.asarray(loss), Outcome(metrics, {"student": statistics} if statistics else {})
+        return loss, Outcome(metrics, _of_student(learnt.statistics))
 
     def statistics(self, parameters: Any, images: jax.Array) -> Statistics:
-        found = super().statistics(parameters["student"], images)
-        return {"student": found} if found else {}
+        return _of_student(super().statistics(parameters["student"], images))
 
     def logits(self, parameters: Any, images: jax.Array) -> jax.Array:
         return super().logits(parameters["student"], images)
 
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
         super().save(folder, parameters["student"], evaluation)
+
+
+def _of_student(statistics: Statistics) -> Statistics:
+    return {"student": statistics} if statistics else {}
 
 
 class TeacherOutputs(NamedTuple):

@@ -7,7 +7,7 @@ parameters reads them too. No gradient reaches them.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,29 +25,39 @@ Statistics = dict[str, Any]
 """A part of the parameter tree: batch norms with their mean and variance alone."""
 
 
+class Learnt(NamedTuple):
+    """What a network gives in training."""
+
+    logits: jax.Array
+    named: Intermediates
+    statistics: Statistics  # of batch norms
+    outliers: jax.Array  # how far batch norms' values lie beyond `FAR`, squared: the mean, summed
+
+
 def learn(
     model: ViT,
     parameters: Any,
     images: jax.Array,
     rng: jax.Array,
     layer_share: jax.Array | None = None,
-) -> tuple[jax.Array, Intermediates, Statistics]:
-    """Run a network in training, and return the statistics of its batch norms as well."""
+) -> Learnt:
+    """Run a network in training."""
     (logits, named), found = model.apply(
         {"params": parameters},
         images,
         train=True,
         layer_share=layer_share,
         rngs={"dropout": rng},
-        mutable=["statistics"],
+        mutable=["statistics", "outliers"],
     )
-    return logits, named, dict(found.get("statistics", {}))
+    outliers = sum(jax.tree.leaves(found.get("outliers", {})), jnp.zeros(()))
+    return Learnt(logits, named, dict(found.get("statistics", {})), outliers)
 
 
 def measure(model: ViT, parameters: Any, images: jax.Array) -> Statistics:
     """Return the statistics of a batch as an evaluated network meets them: nothing is dropped."""
     config = replace(model.config, dropout=0.0, attention_dropout=0.0, stochastic_depth=0.0)
-    return learn(model.clone(config=config), parameters, images, jax.random.key(0))[2]
+    return learn(model.clone(config=config), parameters, images, jax.random.key(0)).statistics
 
 
 def layer_share(config: TrainConfig, epoch: jax.Array) -> jax.Array | None:

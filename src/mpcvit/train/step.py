@@ -21,7 +21,14 @@ from mpcvit.model.vit import ViT, init_parameters
 from mpcvit.train.devices import DTYPES, Devices
 from mpcvit.train.evaluate import Evaluation
 from mpcvit.train.state import State
-from mpcvit.train.statistics import Statistics, follow, has_statistics, layer_share, measure
+from mpcvit.train.statistics import (
+    Learnt,
+    Statistics,
+    follow,
+    has_statistics,
+    layer_share,
+    measure,
+)
 
 Metrics = dict[str, jax.Array]
 
@@ -83,6 +90,9 @@ class Task:
         if self.start is not None and has_statistics(self.start.parameters):
             return None
         return layer_share(self.config.train, epoch)
+
+    def outlier_loss(self, learnt: Learnt) -> jax.Array:
+        return self.config.train.outlier_weight * learnt.outliers
 
     def statistics(self, parameters: Any, images: jax.Array) -> Statistics:
         """Return the statistics of batch norms in a batch, in the tree of the parameters."""

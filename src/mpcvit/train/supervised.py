@@ -42,10 +42,10 @@ class Supervised(Task):
         self, parameters: Any, frozen: Any, batch: Batch, rng: jax.Array, epoch: jax.Array
     ) -> tuple[jax.Array, Outcome]:
         share = self.layer_share(epoch)
-        logits, _, statistics = learn(self.model, parameters, batch.images, rng, share)
-        loss = cross_entropy(logits, batch.targets).mean()
-        top1 = in_top(logits, jnp.argmax(batch.targets, axis=-1), 1).sum()
-        return loss, Outcome({"top1": top1}, statistics)
+        learnt = learn(self.model, parameters, batch.images, rng, share)
+        loss = cross_entropy(learnt.logits, batch.targets).mean() + self.outlier_loss(learnt)
+        top1 = in_top(learnt.logits, jnp.argmax(batch.targets, axis=-1), 1).sum()
+        return loss, Outcome({"top1": top1}, learnt.statistics)
 
     def save(self, folder: Path, parameters: Any, evaluation: Evaluation) -> None:
         Checkpoint(
