@@ -7,10 +7,6 @@ from mpcvit.codec import require
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, Kind
 
-# The whole residual passes a layer norm in at least one of this many layers in a row. With
-# fewer, networks trained badly or met pictures whose values run away (docs/results.md).
-LAYER_NORM_EVERY = 1
-
 
 class Choice(str, Enum):
     """A choice of a search, between something expensive and something cheap.
@@ -52,6 +48,18 @@ class CostForm(str, Enum):
 
     ADDITIVE = "additive"
     SHARED_ROUNDS = "shared-rounds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeriveConfig:
+    """How networks are taken from a search."""
+
+    # The whole residual passes a layer norm in at least one of this many layers in a row; 0: in
+    # none. More than 1 needs train.outlier_weight: else trainings collapse (docs/results.md).
+    layer_norm_every: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.layer_norm_every >= 0, "layer_norm_every", "must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True)

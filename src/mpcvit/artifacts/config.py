@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from mpcvit.artifacts.choices import Choice, SearchConfig
+from mpcvit.artifacts.choices import Choice, DeriveConfig, SearchConfig
 from mpcvit.artifacts.forms import Activation, NormForm
 from mpcvit.artifacts.image_fit import FitRule, ImageFit
 from mpcvit.artifacts.model_config import BlockForm as BlockForm
@@ -121,7 +121,7 @@ class TrainConfig:
     weight_decay: float = 5e-2
     clip_norm: float = 0.0  # 0: no clipping
     norm_transition_epochs: float = 0.0  # over which layer norms turn into batch norms; 0: at once
-    outlier_weight: float = 0.0  # of what batch norms give far from their mean
+    outlier_weight: float = field(default=0.0, metadata=ADDED)  # of batch norms' far values
     piece_size: int = 0  # images that a device takes at once; 0: 8 on a CPU, else all
     remat: bool = False  # whether gradients compute each block again, to save memory
     precision: Precision = Precision.FLOAT32
@@ -200,6 +200,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+    derive: DeriveConfig = field(default=DeriveConfig(), metadata=ADDED)
     distill: DistillConfig = field(default_factory=DistillConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcvit.artifacts.architecture import MlpForm
-from mpcvit.artifacts.choices import LAYER_NORM_EVERY
+from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE, judged_by
 from mpcvit.artifacts.search import SearchResult
@@ -17,6 +17,7 @@ from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides
 from mpcvit.cli.running import Fresh, Out, Resume, run_training
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.cli.start import From, begin_training
+from mpcvit.codec import decode
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
@@ -121,14 +122,15 @@ def derive(
         MlpForm, typer.Option(help="What tokens without GeLU compute.")
     ] = MlpForm.FUSED_RELU,
     layer_norm_every: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=0,
             help="If norms were searched: the whole residual passes a layer norm in at least one "
-            "of this many layers in a row; 0 for none. With fewer layer norms, values of some "
-            "images grow too large, and trainings may collapse.",
+            "of this many layers in a row; 0 for none. The search's derive.layer_norm_every "
+            "unless given. With fewer layer norms, train with train.outlier_weight: otherwise "
+            "values of some images grow too large, and trainings collapse.",
         ),
-    ] = LAYER_NORM_EVERY,
+    ] = None,
     latency: LatencyFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -164,6 +166,9 @@ def derive(
         derived = derive_by_ratio(result, ratio, per_layer=per_layer, mlp=rule)
     else:
         assert budget is not None
+        if layer_norm_every is None:
+            searched = decode(Config, result.provenance.config, str(search_folder))
+            layer_norm_every = searched.derive.layer_norm_every
         derived = derive_by_budget(
             result, parse_seconds(budget), mlp=rule, layer_norm_every=layer_norm_every
         )

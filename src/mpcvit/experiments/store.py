@@ -180,7 +180,10 @@ class RunStore:
         form = derivation.mlp_form
         rule = None if form is None else MlpRule(form=form, threshold=derivation.gelu_threshold)
         if derivation.budget_s is not None:
-            return derive_by_budget(result, derivation.budget_s, mlp=rule).architecture
+            every = self._search_config(derivation.search, seed).derive.layer_norm_every
+            return derive_by_budget(
+                result, derivation.budget_s, mlp=rule, layer_norm_every=every
+            ).architecture
         return derive_by_ratio(
             result, derivation.ratio, per_layer=derivation.per_layer, mlp=rule
         ).architecture

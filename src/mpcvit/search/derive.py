@@ -14,7 +14,7 @@ from mpcvit.artifacts.architecture import (
     MlpChoice,
     MlpForm,
 )
-from mpcvit.artifacts.choices import LAYER_NORM_EVERY, Choice
+from mpcvit.artifacts.choices import Choice, DeriveConfig
 from mpcvit.artifacts.config import BlockForm
 from mpcvit.artifacts.forms import FormChoice, NormForm
 from mpcvit.artifacts.latency import Cost
@@ -104,7 +104,7 @@ def derive_by_budget(
     budget_s: float,
     *,
     mlp: MlpRule | None = None,
-    layer_norm_every: int = LAYER_NORM_EVERY,
+    layer_norm_every: int = DeriveConfig.layer_norm_every,
 ) -> Derived:
     """Keep the largest total importance whose network takes at most `budget_s` seconds.
 

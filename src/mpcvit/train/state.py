@@ -76,7 +76,8 @@ def identify(config: Config, task_identity: dict[str, Any]) -> dict[str, Any]:
         ("train", "remat"),
     ):
         del plain[section][key]
-    del plain["distributed"], plain["name"], plain["search"], plain["distill"]
+    for section in ("distributed", "name", "search", "derive", "distill"):
+        plain.pop(section, None)
     return {**plain, **task_identity}
 
 
