@@ -102,6 +102,22 @@ def test_derive_over_every_choice(tmp_path):
     assert "prices attention alone" in invoke("derive", tmp_path, *arguments, code=2).stderr
 
 
+def test_a_search_says_how_rare_layer_norms_may_be(tmp_path):
+    result = make_full_result(replace(MODEL, depth=3, heads=2))
+    result = replace(result, norms=((0.0, 0.0),) * 3 + ((0.0,),))
+    config = {**result.provenance.config, "derive": {"layer_norm_every": 3}}
+    provenance = replace(result.provenance, config=config)
+    replace(result, provenance=provenance).save(tmp_path / "search.json")
+    out = tmp_path / "arch.json"
+
+    def kept(*options):
+        invoke("derive", tmp_path, "--latency-budget", "99s", "--out", out, *options)
+        return sum(layer.form.norm2.value == "layer" for layer in Architecture.load(out).layers)
+
+    assert kept() == 1
+    assert kept("--layer-norm-every", 1) == 3
+
+
 def test_derive_by_budget_in_any_unit(search_file, tmp_path):
     out = tmp_path / "arch.json"
     most = json.loads(invoke("derive", search_file, "--ratio", 1, "--out", out, "--json").stdout)

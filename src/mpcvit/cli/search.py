@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcvit.artifacts.architecture import MlpForm
-from mpcvit.artifacts.config import Config
+from mpcvit.artifacts.choices import DeriveConfig
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE, judged_by
 from mpcvit.artifacts.search import SearchResult
@@ -167,8 +167,8 @@ def derive(
     else:
         assert budget is not None
         if layer_norm_every is None:
-            searched = decode(Config, result.provenance.config, str(search_folder))
-            layer_norm_every = searched.derive.layer_norm_every
+            settings = result.provenance.config.get("derive", {})
+            layer_norm_every = decode(DeriveConfig, settings, str(search_folder)).layer_norm_every
         derived = derive_by_budget(
             result, parse_seconds(budget), mlp=rule, layer_norm_every=layer_norm_every
         )

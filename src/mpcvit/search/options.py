@@ -53,6 +53,9 @@ class _Partial(NamedTuple):
 _Fronts = dict[_State, list[_Partial]]
 
 
+_MOST_AT_FIRST = 1
+
+
 def choose(
     layers: Sequence[Sequence[Option]],
     budget_s: float,
@@ -61,6 +64,9 @@ def choose(
     refuse: Callable[[tuple[int, ...], float], UserError],
 ) -> tuple[int, ...]:
     """Return the option of each layer; at most `most_unbounded` in a row leave values unbounded.
+
+    Before the first that bounds them there is at most one: of an odd picture, two squares of
+    squares leave every range.
 
     Seconds are rounded up, so that what fits truly fits and sums that are equal compare
     so. Of equal values the cheapest is taken, and of equal costs the latest options of the
@@ -106,7 +112,7 @@ def _sweep(
                     if part.cost + added + spare <= budget
                 )
         fronts = {state: thin(states) for state, states in grown.items() if states}
-    return fronts
+    return {state: front for state, front in fronts.items() if state.unbounded <= _MOST_AT_FIRST}
 
 
 def _pareto(states: Iterable[_Partial]) -> list[_Partial]:

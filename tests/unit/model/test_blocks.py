@@ -11,7 +11,7 @@ from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
 from mpcvit.artifacts.resolve import validate
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
-from mpcvit.model.layers import BatchNorm, Quadratic
+from mpcvit.model.layers import FAR, BatchNorm, Quadratic
 from mpcvit.model.vit import ViT, init_parameters
 from tests import reference
 from tests.models import perturbed_parameters, random_images, small_checkpoint, small_config
@@ -112,6 +112,18 @@ def test_training_takes_the_statistics_of_its_images():
     assert_close(found["statistics"]["variance"], variance, F32)
     fixed = {**parameters, **found["statistics"]}
     assert_close(norm.apply({"params": fixed}, x), y, F32)
+
+
+def test_training_measures_how_far_values_lie():
+    x = np.random.default_rng(0).standard_normal((5, 7, 11)).astype(np.float32)
+    x[2, 3, 4], x[4, 0, 1] = 30, -20
+    x, norm = jnp.asarray(x), BatchNorm(1e-5)
+    parameters = norm.init(jax.random.key(0), x)["params"]
+    y, found = norm.apply({"params": parameters}, x, train=True, mutable=["outliers"])
+    beyond = np.maximum(np.abs(np.asarray(y, np.float64)) - FAR, 0)
+    assert np.count_nonzero(beyond) == 2
+    assert_close(found["outliers"]["square"], (beyond**2).mean(), F32)
+    assert "outliers" not in norm.apply({"params": parameters}, x, mutable=["outliers"])[1]
 
 
 def test_no_gradient_reaches_the_statistics():

@@ -1,15 +1,18 @@
 """One update, as it is compiled."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mpcvit.artifacts.config import load_config
 from mpcvit.data import Batch
+from mpcvit.search.task import Search
 from mpcvit.train.devices import Devices
 from mpcvit.train.step import _empty_batch, _make_gradients, initial_state, make_step
 from tests.configs import TINY
 from tests.marks import mostly_long
+from tests.searches import random_costs
 from tests.unit.train.test_state import distilled, searching, supervised
 
 ONE = "model.depth=1"  # which has every operation of many, and compiles in half the time
@@ -28,7 +31,7 @@ def test_devices_wait_for_each_other_once():
     assert text.count("stablehlo.all_reduce") == 1
 
 
-def gradients(make_task, *settings):
+def gradients(make_task, *settings, change=lambda parameters: parameters):
     """Return loss, statistics and gradients of a batch of random images."""
     config = load_config(TINY, settings)
     rng, size, task = np.random.default_rng(0), config.train.batch_size, make_task(config)
@@ -39,7 +42,8 @@ def gradients(make_task, *settings):
         indices=np.arange(size, dtype=np.int32),
     )
     function = jax.jit(_make_gradients(task, config, 1, Devices()))
-    loss, outcome, found = function(task.init(0), task.frozen(), np.int32(0), batch)
+    parameters = change(task.init(0))
+    loss, outcome, found = function(parameters, task.frozen(), np.int32(0), batch)
     return jax.device_get((loss, outcome.statistics, found))
 
 
@@ -69,6 +73,38 @@ def test_blocks_that_are_computed_again_have_the_same_gradients(make_task):
     again = gradients(make_task, *settings, "train.remat=true")
     assert held[1], "batch norms have statistics"
     assert furthest(held, again) < ROUNDING
+
+
+def searching_norms(config):
+    return Search(config=config, latency=random_costs(config.model), data_fingerprint="")
+
+
+OUTLIERS = {supervised: (), distilled: ("student",), searching_norms: ()}
+
+
+@pytest.mark.parametrize("make_task", mostly_long(list(OUTLIERS), supervised))
+def test_outliers_are_part_of_a_loss_that_weighs_them(make_task):
+    """Twice the weight, twice the part; its gradient draws large scales of batch norms in."""
+    is_search = make_task is searching_norms
+    norms = 'search.choices=["attention","norm"]' if is_search else "model.norm=batch"
+    far = jnp.asarray(4.0)  # many of a bell curve that is four times as wide lie beyond `FAR`
+
+    def widen(parameters):
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: far * leaf if path[-1].key == "scale" else leaf, parameters
+        )
+
+    none, once, twice = (
+        gradients(make_task, *STILL, norms, f"train.outlier_weight={weight}", change=widen)
+        for weight in (0.0, 0.5, 1.0)
+    )
+    part = once[0] - none[0]
+    assert part > 0.1
+    assert twice[0] - none[0] == pytest.approx(2 * part, rel=1e-3)  # a difference of float32
+    for key in OUTLIERS[make_task]:
+        none, once = ((*own[:2], own[2][key]) for own in (none, once))
+    drawn = once[2]["blocks_0"]["norm1"]["scale"] - none[2]["blocks_0"]["norm1"]["scale"]
+    assert (drawn > 0).all()
 
 
 def test_blocks_are_computed_again_only_if_asked():
