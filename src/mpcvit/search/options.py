@@ -34,6 +34,9 @@ class Option:
     bounds: bool = False
 
 
+_MOST_AT_FIRST = 1  # layers, before the first that bounds values
+
+
 class _State(NamedTuple):
     """A state: what the choice of a layer depends on, of the layers after it."""
 
@@ -53,9 +56,6 @@ class _Partial(NamedTuple):
 _Fronts = dict[_State, list[_Partial]]
 
 
-_MOST_AT_FIRST = 1
-
-
 def choose(
     layers: Sequence[Sequence[Option]],
     budget_s: float,
@@ -65,8 +65,8 @@ def choose(
 ) -> tuple[int, ...]:
     """Return the option of each layer; at most `most_unbounded` in a row leave values unbounded.
 
-    Before the first that bounds them there is at most one: of an odd picture, two squares of
-    squares leave every range.
+    At most one comes before the first that bounds them. Values of a picture that is unlike all
+    training images grow so fast that two would leave every range.
 
     Seconds are rounded up, so that what fits truly fits and sums that are equal compare
     so. Of equal values the cheapest is taken, and of equal costs the latest options of the
