@@ -115,7 +115,7 @@ def _derived(root: Path, *budgets: str) -> Iterable[Row]:
     search = replace(search, latency=LatencyTable.load(root / "latency" / "cifar10-found.json"))
     for budget in budgets:
         try:
-            found = derive_by_budget(search, float(budget), layer_norm_every=3)
+            found = derive_by_budget(search, float(budget), layer_norm_every=4)
         except UserError as refused:
             yield {"budget": budget, "seconds": f"refused: {refused}"}
             continue
