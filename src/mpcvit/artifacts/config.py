@@ -86,12 +86,13 @@ class AugmentConfig:
     mix_switch: float = 0.5  # chance of cutmix where both are on
     mix_off_epoch: int = 0  # from this epoch on no mixing; 0: never off
     label_smoothing: float = 0.0
+    odd: float = field(default=0.0, metadata=ADDED)  # share of pictures of no class, before mixing
 
     def __post_init__(self) -> None:
         for name, (low, high) in (("crop_scale", self.crop_scale), ("crop_ratio", self.crop_ratio)):
             require(0 < low <= high, name, "must be two increasing positive numbers")
         require(self.crop_scale[1] <= 1, "crop_scale", "must not exceed 1")
-        for name in ("flip", "erasing", "mix_probability", "mix_switch"):
+        for name in ("flip", "erasing", "mix_probability", "mix_switch", "odd"):
             require(0 <= getattr(self, name) <= 1, name, "must lie in [0, 1]")
         for name in ("rand_augment_ops", "rand_augment_std", "mixup", "cutmix", "mix_off_epoch"):
             require(getattr(self, name) >= 0, name, "must not be negative")
@@ -104,7 +105,7 @@ class AugmentConfig:
     def changes_images(self) -> bool:
         """Whether an image may look different from one epoch to the next."""
         return self.crop_scale != (1, 1) or any(
-            (self.flip, self.rand_augment_ops, self.erasing, self.mixup, self.cutmix)
+            (self.flip, self.rand_augment_ops, self.erasing, self.mixup, self.cutmix, self.odd)
         )
 
 

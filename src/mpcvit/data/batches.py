@@ -21,6 +21,7 @@ from mpcvit.data.augment import (
 from mpcvit.data.dataset import Split
 from mpcvit.data.images import normalisation, normalise
 from mpcvit.data.mixing import Mix, draw_mix, mix, partners, soft_targets
+from mpcvit.data.odd import draw_odd_picture
 from mpcvit.errors import UserError
 
 _MAX_THREADS = 8
@@ -103,6 +104,7 @@ class TrainBatches:
         for row, index in enumerate(indices):
             rng = streams.at(epoch=epoch, index=int(index))
             pixels[row] = self._augment(self._images[index], rng)
+        is_odd = self._replace(pixels, indices, epoch)
         constants = normalisation(self.data.mean, self.data.std, pixels.shape[-1])
         images = normalise(pixels, *constants)
         if self.augment.erasing:
@@ -111,7 +113,7 @@ class TrainBatches:
                 rng = streams.at(epoch=epoch, index=int(index))
                 images[row] = random_erasing(images[row], rng, probability=self.augment.erasing)
         labels = np.array(self.split.labels[indices], np.int32)
-        images, targets = self._mix(epoch, first // 2, images, labels)
+        images, targets = self._mix(epoch, first // 2, images, np.where(is_odd, -1, labels))
         return Batch(images, targets, labels, indices=indices.astype(np.int32))
 
     @cached_property
@@ -135,6 +137,18 @@ class TrainBatches:
             std=augment.rand_augment_std,
             fill=tuple(min(255, round(255 * mean)) for mean in self.data.mean),
         )
+
+    def _replace(self, pixels: np.ndarray, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """Put odd pictures in the place of some images, and say where."""
+        is_odd = np.zeros(len(pixels), bool)
+        if self.augment.odd:
+            streams = Streams(seed=self.seed, purpose=Purpose.ODD)
+            for row, index in enumerate(indices):
+                rng = streams.at(epoch=epoch, index=int(index))
+                is_odd[row] = rng.random() < self.augment.odd
+                if is_odd[row]:
+                    pixels[row] = draw_odd_picture(pixels[row].shape, rng)
+        return is_odd
 
     def _mix(
         self, epoch: int, first_pair: int, images: np.ndarray, labels: np.ndarray
@@ -206,6 +220,7 @@ class Purpose(IntEnum):
     IMAGE = 1
     ERASING = 2
     PAIR = 3
+    ODD = 4
 
 
 class Streams:

@@ -99,15 +99,20 @@ def soft_targets(
 
         t = (1 - smoothing) * (lam * onehot(y) + (1 - lam) * onehot(y')) + smoothing / classes
 
-    Each row sums to 1.
+    Each row sums to 1. The label -1 is no class: its part is spread evenly over all.
 
     >>> soft_targets(np.array([0]), np.array([2]), np.array([0.75]), 4, 0.0).tolist()
     [[0.75, 0.0, 0.25, 0.0]]
     """
     targets = np.full((len(labels), classes), smoothing / classes, np.float32)
     rows = np.arange(len(labels))
-    targets[rows, labels] += (1 - smoothing) * lam
-    targets[rows, partner_labels] += (1 - smoothing) * (1 - lam)
+    for own, weight in (
+        (labels, (1 - smoothing) * lam),
+        (partner_labels, (1 - smoothing) * (1 - lam)),
+    ):
+        known = own >= 0
+        targets[rows[known], own[known]] += weight[known]
+        targets[~known] += weight[~known, None] / classes
     return targets
 
 
