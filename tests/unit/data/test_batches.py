@@ -52,6 +52,26 @@ def test_an_epoch_shows_each_image_once(small_split):
     np.testing.assert_array_equal(targets, np.eye(5, dtype=np.float32)[labels])
 
 
+def test_odd_pictures_take_the_place_of_a_share_of_the_images(small_split):
+    """They have no class; all else stays as it was, bit by bit."""
+    augment, epochs = AugmentConfig(crop_scale=(0.5, 1.0), flip=0.5), 20
+    replaced, images, kinds = 0, 0, set()
+    for epoch in range(epochs):
+        plain = train(small_split, augment).batches(epoch)
+        odd = train(small_split, replace(augment, odd=0.2)).batches(epoch)
+        for before, after in zip(plain, odd, strict=True):
+            np.testing.assert_array_equal(before.labels, after.labels)
+            is_odd = (before.targets != after.targets).any(axis=1)
+            np.testing.assert_array_equal(before.images[~is_odd], after.images[~is_odd])
+            assert (after.targets[is_odd] == np.float32(1 / 5)).all()
+            replaced, images = replaced + is_odd.sum(), images + len(is_odd)
+            for picture in denormalised(after.images[is_odd]):
+                colours = len(np.unique(picture.reshape(-1, 3), axis=0))
+                kinds.add((min(colours, 9), bool(np.isin(picture, (0, 255)).all())))
+    assert kinds >= {(1, False), (1, True), (2, False), (2, True), (9, False), (8, True)}
+    assert abs(replaced / images - 0.2) < 6 * (0.2 * 0.8 / images) ** 0.5
+
+
 @pytest.mark.parametrize("change", [{"seed": 4}, {"epoch": 1}])
 def test_seed_and_epoch_change_order_and_images(change, small_split, everything):
     first = next(train(small_split, everything).batches(0))

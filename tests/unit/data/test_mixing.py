@@ -69,6 +69,15 @@ def test_targets_by_definition():
     np.testing.assert_allclose(found.sum(1), 1, rtol=0, atol=FLOAT32_ROUNDING)
 
 
+def test_what_has_no_class_is_spread_evenly():
+    labels, lam = np.array([-1, 2, -1, -1]), np.array([0.75, 0.75, 0.5, 0.5])
+    found = soft_targets(labels, partners(labels), lam, 5, 0.1)
+    even, of_two = np.full(5, 1 / 5), np.eye(5)[2]
+    expected = [0.75 * even + 0.25 * of_two, 0.75 * of_two + 0.25 * even, even, even]
+    smoothed = 0.9 * np.array(expected) + 0.1 / 5
+    np.testing.assert_allclose(found, smoothed, rtol=0, atol=FLOAT32_ROUNDING)
+
+
 def test_lambda_is_what_the_box_leaves():
     for choice in draws(mixup=0.0):
         assert choice.box is not None
