@@ -132,7 +132,7 @@ def _lower(
     provenance = checkpoint.provenance
     return ShownNetwork(
         name=name,
-        origin=provenance.origin,
+        origin=provenance.origin + ", from other weights" * bool(provenance.started_from),
         config=provenance.config["name"],
         seed=provenance.config["seed"],
         epochs=provenance.config["train"]["epochs"],
