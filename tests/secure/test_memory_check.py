@@ -151,6 +151,7 @@ def test_forecasts_stand_beside_runs(monkeypatch, tmp_path):
     assert "memory, forecast / found" in invoke(*command, "--out", out).stdout
     (row,) = csv.DictReader(out.read_text().splitlines())
     assert float(row["forecast_exchanges"]) == pytest.approx(float(row["exchanges"]), rel=0.3)
+    assert row["ring_bits"] == "128"  # the program's, and not the profile's
     found = max(float(row["model_owner_mb"]), float(row["data_owner_mb"]))
     expected = float(row["forecast_memory_mb"])
     assert float(row["memory_ratio"]) == pytest.approx(expected / found, rel=0.01)
