@@ -25,6 +25,7 @@ from tests.configs import TINY
 from tests.docs.commands import commands
 from tests.docs.pages import PAGES
 
+SHIPPED = Path(mpcvit.__file__).parent / "demo" / "shipped" / "mpcvit"
 GOLDEN = Path(__file__).parents[1] / "golden" / "foreign"
 INSECURE = {name for name in shipped_names(PROFILES) if load_profile(name).warning}
 
@@ -189,6 +190,20 @@ def test_an_insecure_profile_is_asked_for_in_a_shell(checkpoint, tmp_path):
     for option in ("--insecure", "--simulate"):
         arguments = (tmp_path / "model.safetensors", tmp_path, "--profile", "semi2k", option)
         assert "holds no images" in invoke("run", *arguments, code=2).stderr  # got further
+
+
+def test_swapped_arguments_are_put_in_order(checkpoint, tmp_path):
+    model, photos, photo = (tmp_path / name for name in ("model.safetensors", "photos", "a.png"))
+    program = SHIPPED / "program"
+    photos.mkdir()
+    checkpoint.save(model)
+    for first, *others in ([photos, program], [photo, model], [photo, photos, model]):
+        said = invoke("run", first, *others, code=2).stderr
+        assert f"the arguments seem swapped: {others[-1]} looks like a model" in said
+        more = " ..." if others[1:] else ""
+        assert f"the model comes first: mpcvit run {others[-1]} {first}{more}\n" in said
+    said = invoke("run", model, program, code=2).stderr
+    assert f"the folder {program} holds no images" in said
 
 
 def test_no_example_takes_an_insecure_profile():
