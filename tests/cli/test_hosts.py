@@ -92,6 +92,9 @@ def test_the_status_of_a_server_shows_a_date(monkeypatch):
         ("predict PHOTO --server FREE --tls CLIENT", "nobody listens at"),
         ("predict PHOTO --server FREE --tls SERVER", "that of a 'server', not of a 'client'"),
         ("predict PHOTO --server OUTSIDE --tls CLIENT --profile semi2k", "--insecure-first-party"),
+        # no page opens; if one did, its port would be taken
+        ("app --server FREE --tls CLIENT --no-open --port PORT", "nobody listens at"),
+        ("app --server FREE --tls SERVER --no-open --port PORT", "not of a 'client'"),
     ],
 )
 def test_mistakes_get_one_sentence_and_code_2(arguments, message, folder, tmp_path, monkeypatch):
@@ -103,6 +106,7 @@ def test_mistakes_get_one_sentence_and_code_2(arguments, message, folder, tmp_pa
             "OUTSIDE": "198.51.100.1:9000",  # an address for examples, which nobody has
             "FREE": free_addresses(1)[0],
             "TAKEN": "{}:{}".format(*taken.getsockname()),
+            "PORT": str(taken.getsockname()[1]),
             "SERVER": str(folder / "certs" / "server"),
             "CLIENT": str(folder / "certs" / "client"),
             "CERTS": str(folder / "certs"),
