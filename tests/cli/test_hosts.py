@@ -90,6 +90,7 @@ def test_the_status_of_a_server_shows_a_date(monkeypatch):
         ("serve MODEL --listen FREE --tls SERVER --metrics OUTSIDE", "on this machine alone"),
         ("predict no.png --server FREE --tls CLIENT", "no.png"),
         ("predict PHOTO --server FREE --tls CLIENT", "nobody listens at"),
+        ("predict PHOTO --server https://localhost:9 --tls CLIENT", "is not an address; write"),
         ("predict PHOTO --server FREE --tls SERVER", "that of a 'server', not of a 'client'"),
         ("predict PHOTO --server OUTSIDE --tls CLIENT --profile semi2k", "--insecure-first-party"),
         # no page opens; if one did, its port would be taken

@@ -1,5 +1,6 @@
 """Sentences that must help: each says what is there, and what to do."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -17,6 +18,7 @@ from mpcvit.artifacts.shipped import PROFILES, shipped_names
 from mpcvit.bench.networks import random_checkpoint
 from mpcvit.cli import PANELS, app
 from mpcvit.cli import run as cli_run
+from mpcvit.cli.setup import configs
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.secure import run as secure_run
@@ -143,6 +145,36 @@ def test_what_is_ready_already_is_called_so(tmp_path, checkpoint):
     assert f"{model} is no program" in invoke("explain", model, code=2).stderr
     said = invoke("explain", tmp_path / "absent", code=2).stderr
     assert f"there is no program {tmp_path / 'absent'}" in said
+
+
+def test_a_wrong_file_is_called_what_it_is(tmp_path, checkpoint):
+    text, photo, model = (tmp_path / name for name in ("text.txt", "photo.png", "m.safetensors"))
+    program = tmp_path / "program"
+    text.write_text("hello")
+    photo.write_bytes(b"\x89PNG")
+    checkpoint.save(model)
+    program.mkdir()
+    (program / "program.json").write_text('{"format": "mpcvit-program/3"}')
+    lower = ("lower", model, "--out", tmp_path / "new", "--calibrate")
+    for command, said in (
+        (("run", program, photo), "program.json is damaged, as it names no engine; lower the"),
+        (("explain", text), f"{text} is no program: 'mpcvit lower' makes folders"),
+        (("configs", photo), f"cannot read the configuration {photo}: 'utf-8'"),
+        (("estimate", tmp_path / "no.safetensors"), "there is no file"),
+        (("estimate", tmp_path), "holds no program: it has no program.json"),
+        ((*lower, text), f"{text} is a file; name a folder of pictures"),
+        ((*lower, tmp_path / "none"), f"no folder {tmp_path / 'none'}; name a folder of pictures"),
+    ):
+        assert said in invoke(*command, code=2).stderr
+
+
+def test_what_this_user_may_not_open_is_named(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied", "closed/my\x1b.toml")
+
+    monkeypatch.setattr(configs, "find_shipped", refuse)
+    said = invoke("configs", "my", code=2).stderr
+    assert said.startswith("mpcvit: this user may not open closed/my\\x1b.toml; change its perm")
 
 
 def test_a_folder_of_anything_is_not_read_through(tmp_path, monkeypatch):

@@ -357,6 +357,8 @@ def read_description(path: Path) -> Description:
         document = read_json(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(why_no_program(path)) from error
+    except UserError as error:
+        raise error if path.is_dir() else UserError(why_no_program(path)) from error
     require_format(document, file)
     return decode(Description, document, str(file))
 

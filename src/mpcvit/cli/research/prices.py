@@ -63,7 +63,12 @@ def estimate(
     network = NetworkLink(
         round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6 * bandwidth_mb_per_s
     )
-    known = None if source.suffix == ".toml" else read_network(source)
+    is_config = source.suffix == ".toml" or str(source) in shipped_names(CONFIGS)
+    known = None if is_config else read_network(source)
+    if known is None and not is_config and (source.is_dir() or source.suffix == ".safetensors"):
+        from mpcvit.lowering.program import load_model
+
+        load_model(source)  # says what is wrong with it
     if known is None:
         model = load_config(source, overrides or ()).model
         if out is not None:
