@@ -1,5 +1,6 @@
 """`mpcvit evaluate`, `mpcvit show` and `mpcvit import`."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,9 +59,6 @@ def evaluate(
     with counting() as progress:
         split = load_images(model, data, "test", progress)
 
-        def show_progress(done: int, total: int) -> None:
-            progress("evaluating", done, total)
-
         if isinstance(model, SecureProgram):
             from mpcvit.lowering.emulate import emulate
 
@@ -69,13 +67,14 @@ def evaluate(
                 split,
                 batch_size=batch_size,
                 fixed_point=fixed_point,
-                progress=show_progress,
+                progress=progress,
             )
             evaluation, out_of_range = emulation.evaluation, emulation.out_of_range
             judged = {name: getattr(emulation, name) for name in ("left", "refused", "close")}
         else:
             from mpcvit.train.evaluate import evaluate_checkpoint
 
+            show_progress = partial(progress, "evaluating")
             evaluation = evaluate_checkpoint(model, split, batch_size, show_progress)
     if as_json:
         print_json(
