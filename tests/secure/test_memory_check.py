@@ -72,6 +72,7 @@ def test_what_fits_or_is_not_known_is_not_refused(giant, memory):
     require_memory(giant / "giant.safetensors", dealer, parties=2)
     memory(0)
     require_memory(giant / "giant.safetensors", load_profile("cheetah"), parties=2)
+    require_memory(giant / "giant.safetensors", load_profile("aby3"), parties=3)
     require_memory(giant / "photo.png", dealer, parties=2)  # its party says what is wrong
     require_memory(giant / "nothing", dealer, parties=2)
     with pytest.raises(UserError, match=r"0\.0 GB are left.*--ignore-memory"):
@@ -138,6 +139,17 @@ def test_the_command_forecasts_networks_and_models():
     assert larger[0]["sent_mb"] > 3 * program["sent_mb"]
     assert larger[0]["exchanges"] == program["exchanges"]
     assert read_network(SHIPPED / "log.jsonl") is None
+
+
+def test_the_command_says_what_has_no_forecast():
+    said = invoke("estimate", SHIPPED / "program").stdout
+    assert "SEMI2K with a dealer, without set-up" in said
+    assert "no forecast for CHEETAH or ABY3, whose runs are not checked for memory" in said
+    (row,) = json.loads(invoke("estimate", SHIPPED / "program", "--json").stdout)
+    assert row["protocol"] == "SEMI2K"
+    for model in ("program", "model.safetensors"):
+        refused = invoke("estimate", SHIPPED.parent / "found" / model, code=2).stderr
+        assert "the forecast takes no" in refused
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mpcvit.artifacts.profile import DEALER_DEFAULT, SECURE_DEFAULT, load_profile
+from mpcvit.artifacts.protocols import names_with
 from mpcvit.artifacts.provenance import advice_on
 from mpcvit.artifacts.record import Reveal
 from mpcvit.artifacts.shipped import PROFILES, shipped_names
@@ -54,7 +55,8 @@ IgnoreMemory = Annotated[
     bool,
     typer.Option(
         "--ignore-memory",
-        help="Start even if the forecast says that the model is too large for the memory here.",
+        help="Start even if the forecast says that the model is too large for the memory here. "
+        f"Only {names_with(has_forecast=True)} has one.",
     ),
 ]
 

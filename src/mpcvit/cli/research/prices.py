@@ -10,6 +10,7 @@ import typer
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig, SearchConfig, load_config
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.protocols import names_with
 from mpcvit.artifacts.shipped import CONFIGS, shipped_names
 from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson, Overrides
@@ -49,9 +50,9 @@ def estimate(
     """Forecast seconds, bytes and memory of a private inference; runs nothing.
 
     Counts are those of SEMI2K with a dealer, for a network as it is written and
-    lowered. A configuration gives a row for every attention kind, and with --out
-    a latency file: exchanges and bytes per layer, kind and MLP form. The default
-    network is the paper's WAN.
+    lowered. There is no forecast for Cheetah or ABY3. A configuration gives a row
+    for every attention kind, and with --out a latency file: exchanges and bytes per
+    layer, kind and MLP form. The default network is the paper's WAN.
 
     Example: mpcvit estimate vit-base
     """
@@ -91,6 +92,7 @@ def estimate(
         expected = forecast(model, architecture, **work)
         rows.append(
             {
+                "protocol": names_with(has_forecast=True),
                 "attention": name,
                 "form": expected.form,
                 "exchanges": expected.exchanges,
@@ -117,8 +119,10 @@ def estimate(
         },
     )
     print(
-        "two parties with a dealer, without set-up; computing on two cores; memory of the model "
-        f"owner, within {100 * MEMORY_ERROR:.0f} %"
+        f"{names_with(has_forecast=True)} with a dealer, without set-up; computing on two cores; "
+        f"memory of the model owner, within {100 * MEMORY_ERROR:.0f} %\n"
+        f"there is no forecast for {names_with(has_forecast=False)}, whose runs are not checked "
+        "for memory"
     )
     if out is not None:
         print(f"{SOURCE}\nwritten to {out}")
