@@ -73,6 +73,23 @@ def test_top5_is_shown_where_it_says_something(classes, shown, monkeypatch, tmp_
     assert "of 2 images the network gives no numbers" in output
 
 
+def test_programs_are_evaluated_in_batches_that_compile_quickly(monkeypatch):
+    from mpcvit.cli import models
+    from mpcvit.lowering import emulate
+
+    sizes = []
+
+    def refuse(*_, batch_size, **__):
+        sizes.append(batch_size)
+        raise UserError("enough")
+
+    monkeypatch.setattr(models, "load_images", lambda *_: None)
+    monkeypatch.setattr(emulate, "emulate", refuse)
+    for arguments in ((), ("--batch-size", 7)):
+        assert "enough" in invoke("evaluate", SHIPPED / "program", *arguments, code=2).stderr
+    assert sizes == [64, 7]
+
+
 def test_equal_layers_share_a_line():
     scaling = Architecture.uniform(table.SCALING, depth=12, heads=3)
     softmax = Architecture.uniform(table.SOFTMAX, depth=1, heads=3)
@@ -159,8 +176,9 @@ def test_a_wrong_file_is_called_what_it_is(tmp_path, checkpoint):
     for command, said in (
         (("run", program, photo), "program.json is damaged, as it names no engine; lower the"),
         (("explain", text), f"{text} is no program: 'mpcvit lower' makes folders"),
-        (("configs", photo), f"cannot read the configuration {photo}: 'utf-8'"),
+        (("configs", photo), f"cannot read the configuration {photo}: it is not a text"),
         (("estimate", tmp_path / "no.safetensors"), "there is no file"),
+        (("demo", "--out", text), f"cannot write into {text}: a file stands there; name a folder"),
         (("estimate", tmp_path), "holds no program: it has no program.json"),
         ((*lower, text), f"{text} is a file; name a folder of pictures"),
         ((*lower, tmp_path / "none"), f"no folder {tmp_path / 'none'}; name a folder of pictures"),
