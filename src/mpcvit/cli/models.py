@@ -18,17 +18,27 @@ from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.cli.start import import_checkpoint
 from mpcvit.errors import UserError, shown
+from mpcvit.lowering import EMULATED_BATCH
 from mpcvit.storage import read_text, require_writable
 
 if TYPE_CHECKING:
     from mpcvit.model.checkpoint import Checkpoint
+
+_BATCH = 256  # images that a checkpoint classifies at a time
 
 
 @app.command()
 def evaluate(
     model_file: AnyModelFile,
     data: DataFolder = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 256,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Images per step. [default: {_BATCH}, and {EMULATED_BATCH} of a program, which "
+            "compiles faster then]",
+        ),
+    ] = None,
     fixed_point: Annotated[
         bool,
         typer.Option("--fixed-point", help="Round as the program's engine does, which is slower."),
@@ -48,6 +58,7 @@ def evaluate(
     from mpcvit.codec import encode
     from mpcvit.cores import split_cpu
 
+    batch_size = batch_size or (EMULATED_BATCH if model_file.is_dir() else _BATCH)
     split_cpu(batch_size)
 
     from mpcvit.lowering.program import SecureProgram, load_model

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from mpcvit.data import Split, eval_batches
+from mpcvit.lowering import EMULATED_BATCH
 from mpcvit.lowering.program import SecureProgram
 from mpcvit.progress import Progress, quiet
 from mpcvit.train.evaluate import SUMS, Evaluation, sums_of
@@ -27,7 +28,7 @@ def emulate(
     program: SecureProgram,
     split: Split,
     *,
-    batch_size: int,
+    batch_size: int = EMULATED_BATCH,
     fixed_point: bool = False,
     progress: Progress = quiet,
 ) -> Emulation:

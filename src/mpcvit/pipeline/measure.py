@@ -147,4 +147,4 @@ def _accuracy(model: Model, test: Split, progress: Progress) -> float:
     """Return top-1 on the whole test split, of a program by its plaintext emulation."""
     if not isinstance(model, SecureProgram):
         return model.provenance.top1 or 0.0
-    return emulate(model, test, batch_size=256, progress=progress).evaluation.top1
+    return emulate(model, test, progress=progress).evaluation.top1
