@@ -123,12 +123,7 @@ def _lower(
     program = lower(checkpoint, sample_evenly(train, CALIBRATION_IMAGES), profile, progress=show)
     program = program.changed(scripts={})  # they hold for one version of the package alone
     program.save(folder / name / PROGRAM_FOLDER)
-    emulation = emulate(
-        program,
-        test,
-        batch_size=_BATCH_SIZE,
-        progress=lambda done, total: show("evaluating", done, total),
-    )
+    emulation = emulate(program, test, progress=show)
     provenance = checkpoint.provenance
     return ShownNetwork(
         name=name,

@@ -97,7 +97,7 @@ def holding(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = _lock(lock)
     except OSError as error:
-        raise UserError(f"cannot write into {folder}: {error.strerror or error}") from error
+        raise UserError(f"cannot write into {folder}: {_why_no_folder(error)}") from error
     if file is None:
         raise UserError(
             f"{folder} is in use by {_read_holder(lock)}; wait for it, or name another folder"
@@ -170,8 +170,10 @@ def read_text(path: Path, what: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"there is no {what} {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the {what} {path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"cannot read the {what} {path}: it is not a text") from error
+    except OSError as error:
+        raise UserError(f"cannot read the {what} {path}: {error.strerror or error}") from error
 
 
 def read_json(text: str | bytes, origin: str) -> Any:
@@ -188,12 +190,18 @@ def require_room(folder: Path, needed_bytes: int) -> None:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe."):
             free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
-        raise UserError(f"cannot write into {folder}: {error.strerror or error}") from error
+        raise UserError(f"cannot write into {folder}: {_why_no_folder(error)}") from error
     if free_bytes < needed_bytes:
         raise UserError(
             f"{folder} has {size_text(free_bytes)} free, but {size_text(needed_bytes)} are "
             "needed; free some space or choose another folder"
         )
+
+
+def _why_no_folder(error: OSError) -> str:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a file stands there; name a folder"
+    return error.strerror or str(error)
 
 
 def size_text(size_bytes: float) -> str:

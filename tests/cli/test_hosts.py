@@ -2,6 +2,7 @@
 
 import json
 import socket
+from datetime import datetime, timezone
 
 import pytest
 from PIL import Image
@@ -30,6 +31,11 @@ def test_certs(tmp_path):
     assert "the dealer's authority" not in text
     with_dealer = invoke("certs", "--out", tmp_path / "more", "--dealer-host", "localhost").output
     assert f"{tmp_path / 'more' / 'dealer-ca'}  the dealer's authority: keep it off" in with_dealer
+    assert "valid until" in text
+    assert "when the authority ends" not in text
+    cut = "UTC, when the authority ends: 30 days instead of 365; `mpcvit certs --fresh` makes"
+    assert cut in invoke("certs", "--out", out, "--for", "clinic").stdout
+    assert cut in invoke("certs", "add", "hospital", "--out", out).stdout
     before = (out / "server" / "key.pem").read_bytes()
     assert "already there; --fresh" in invoke("certs", "--out", out, code=2).stderr
     document = json.loads(invoke("certs", "--out", out, "--fresh", "--json").stdout)
@@ -44,6 +50,7 @@ def test_clients_come_and_go(tmp_path):
     added = json.loads(invoke("certs", "add", "hospital", "--out", out, "--json").stdout)
     listed = out / "server" / "allowed.txt"
     assert f"{added['fingerprint']}  hospital" in listed.read_text()
+    assert datetime.fromisoformat(added["expires"]) > datetime.now(timezone.utc)
     invoke("certs", "revoke", "hospital", "--out", out)
     invoke("certs", "add", "clinic", "--out", out)
     assert "clinic" in listed.read_text()
@@ -83,8 +90,12 @@ def test_the_status_of_a_server_shows_a_date(monkeypatch):
         ("serve MODEL --listen FREE --tls SERVER --metrics OUTSIDE", "on this machine alone"),
         ("predict no.png --server FREE --tls CLIENT", "no.png"),
         ("predict PHOTO --server FREE --tls CLIENT", "nobody listens at"),
+        ("predict PHOTO --server https://localhost:9 --tls CLIENT", "is not an address; write"),
         ("predict PHOTO --server FREE --tls SERVER", "that of a 'server', not of a 'client'"),
         ("predict PHOTO --server OUTSIDE --tls CLIENT --profile semi2k", "--insecure-first-party"),
+        # no page opens; if one did, its port would be taken
+        ("app --server FREE --tls CLIENT --no-open --port PORT", "nobody listens at"),
+        ("app --server FREE --tls SERVER --no-open --port PORT", "not of a 'client'"),
     ],
 )
 def test_mistakes_get_one_sentence_and_code_2(arguments, message, folder, tmp_path, monkeypatch):
@@ -96,6 +107,7 @@ def test_mistakes_get_one_sentence_and_code_2(arguments, message, folder, tmp_pa
             "OUTSIDE": "198.51.100.1:9000",  # an address for examples, which nobody has
             "FREE": free_addresses(1)[0],
             "TAKEN": "{}:{}".format(*taken.getsockname()),
+            "PORT": str(taken.getsockname()[1]),
             "SERVER": str(folder / "certs" / "server"),
             "CLIENT": str(folder / "certs" / "client"),
             "CERTS": str(folder / "certs"),

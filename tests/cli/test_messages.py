@@ -1,5 +1,6 @@
 """Sentences that must help: each says what is there, and what to do."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -17,6 +18,7 @@ from mpcvit.artifacts.shipped import PROFILES, shipped_names
 from mpcvit.bench.networks import random_checkpoint
 from mpcvit.cli import PANELS, app
 from mpcvit.cli import run as cli_run
+from mpcvit.cli.setup import configs
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.secure import run as secure_run
@@ -25,6 +27,7 @@ from tests.configs import TINY
 from tests.docs.commands import commands
 from tests.docs.pages import PAGES
 
+SHIPPED = Path(mpcvit.__file__).parent / "demo" / "shipped" / "mpcvit"
 GOLDEN = Path(__file__).parents[1] / "golden" / "foreign"
 INSECURE = {name for name in shipped_names(PROFILES) if load_profile(name).warning}
 
@@ -68,6 +71,23 @@ def test_top5_is_shown_where_it_says_something(classes, shown, monkeypatch, tmp_
     assert ("top-5" in output) is shown
     assert "top-1" in output
     assert "of 2 images the network gives no numbers" in output
+
+
+def test_programs_are_evaluated_in_batches_that_compile_quickly(monkeypatch):
+    from mpcvit.cli import models
+    from mpcvit.lowering import emulate
+
+    sizes = []
+
+    def refuse(*_, batch_size, **__):
+        sizes.append(batch_size)
+        raise UserError("enough")
+
+    monkeypatch.setattr(models, "load_images", lambda *_: None)
+    monkeypatch.setattr(emulate, "emulate", refuse)
+    for arguments in ((), ("--batch-size", 7)):
+        assert "enough" in invoke("evaluate", SHIPPED / "program", *arguments, code=2).stderr
+    assert sizes == [64, 7]
 
 
 def test_equal_layers_share_a_line():
@@ -144,6 +164,37 @@ def test_what_is_ready_already_is_called_so(tmp_path, checkpoint):
     assert f"there is no program {tmp_path / 'absent'}" in said
 
 
+def test_a_wrong_file_is_called_what_it_is(tmp_path, checkpoint):
+    text, photo, model = (tmp_path / name for name in ("text.txt", "photo.png", "m.safetensors"))
+    program = tmp_path / "program"
+    text.write_text("hello")
+    photo.write_bytes(b"\x89PNG")
+    checkpoint.save(model)
+    program.mkdir()
+    (program / "program.json").write_text('{"format": "mpcvit-program/3"}')
+    lower = ("lower", model, "--out", tmp_path / "new", "--calibrate")
+    for command, said in (
+        (("run", program, photo), "program.json is damaged, as it names no engine; lower the"),
+        (("explain", text), f"{text} is no program: 'mpcvit lower' makes folders"),
+        (("configs", photo), f"cannot read the configuration {photo}: it is not a text"),
+        (("estimate", tmp_path / "no.safetensors"), "there is no file"),
+        (("demo", "--out", text), f"cannot write into {text}: a file stands there; name a folder"),
+        (("estimate", tmp_path), "holds no program: it has no program.json"),
+        ((*lower, text), f"{text} is a file; name a folder of pictures"),
+        ((*lower, tmp_path / "none"), f"no folder {tmp_path / 'none'}; name a folder of pictures"),
+    ):
+        assert said in invoke(*command, code=2).stderr
+
+
+def test_what_this_user_may_not_open_is_named(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied", "closed/my\x1b.toml")
+
+    monkeypatch.setattr(configs, "find_shipped", refuse)
+    said = invoke("configs", "my", code=2).stderr
+    assert said.startswith("mpcvit: this user may not open closed/my\\x1b.toml; change its perm")
+
+
 def test_a_folder_of_anything_is_not_read_through(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").write_text("")
     monkeypatch.setattr(cli_run, "_digest", lambda model: pytest.fail("read it all"))
@@ -189,6 +240,20 @@ def test_an_insecure_profile_is_asked_for_in_a_shell(checkpoint, tmp_path):
     for option in ("--insecure", "--simulate"):
         arguments = (tmp_path / "model.safetensors", tmp_path, "--profile", "semi2k", option)
         assert "holds no images" in invoke("run", *arguments, code=2).stderr  # got further
+
+
+def test_swapped_arguments_are_put_in_order(checkpoint, tmp_path):
+    model, photos, photo = (tmp_path / name for name in ("model.safetensors", "photos", "a.png"))
+    program = SHIPPED / "program"
+    photos.mkdir()
+    checkpoint.save(model)
+    for first, *others in ([photos, program], [photo, model], [photo, photos, model]):
+        said = invoke("run", first, *others, code=2).stderr
+        assert f"the arguments seem swapped: {others[-1]} looks like a model" in said
+        more = " ..." if others[1:] else ""
+        assert f"the model comes first: mpcvit run {others[-1]} {first}{more}\n" in said
+    said = invoke("run", model, program, code=2).stderr
+    assert f"the folder {program} holds no images" in said
 
 
 def test_no_example_takes_an_insecure_profile():

@@ -72,6 +72,7 @@ def test_what_fits_or_is_not_known_is_not_refused(giant, memory):
     require_memory(giant / "giant.safetensors", dealer, parties=2)
     memory(0)
     require_memory(giant / "giant.safetensors", load_profile("cheetah"), parties=2)
+    require_memory(giant / "giant.safetensors", load_profile("aby3"), parties=3)
     require_memory(giant / "photo.png", dealer, parties=2)  # its party says what is wrong
     require_memory(giant / "nothing", dealer, parties=2)
     with pytest.raises(UserError, match=r"0\.0 GB are left.*--ignore-memory"):
@@ -140,6 +141,17 @@ def test_the_command_forecasts_networks_and_models():
     assert read_network(SHIPPED / "log.jsonl") is None
 
 
+def test_the_command_says_what_has_no_forecast():
+    said = invoke("estimate", SHIPPED / "program").stdout
+    assert "SEMI2K with a dealer, without set-up" in said
+    assert "no forecast for CHEETAH or ABY3, whose runs are not checked for memory" in said
+    (row,) = json.loads(invoke("estimate", SHIPPED / "program", "--json").stdout)
+    assert row["protocol"] == "SEMI2K"
+    for model in ("program", "model.safetensors"):
+        refused = invoke("estimate", SHIPPED.parent / "found" / model, code=2).stderr
+        assert "the forecast takes no" in refused
+
+
 @pytest.mark.long
 def test_forecasts_stand_beside_runs(monkeypatch, tmp_path):
     from mpcvit.bench import sessions as bench
@@ -151,6 +163,7 @@ def test_forecasts_stand_beside_runs(monkeypatch, tmp_path):
     assert "memory, forecast / found" in invoke(*command, "--out", out).stdout
     (row,) = csv.DictReader(out.read_text().splitlines())
     assert float(row["forecast_exchanges"]) == pytest.approx(float(row["exchanges"]), rel=0.3)
+    assert row["ring_bits"] == "128"  # the program's, and not the profile's
     found = max(float(row["model_owner_mb"]), float(row["data_owner_mb"]))
     expected = float(row["forecast_memory_mb"])
     assert float(row["memory_ratio"]) == pytest.approx(expected / found, rel=0.01)

@@ -127,6 +127,11 @@ def test_without_crypten_the_other_rows_come_and_what_to_install(tmp_path, monke
     assert float(ours["rounds_of_spu"]) < 0.5
     assert float(spu["logit_error"]) < 0.01
     assert ours["logit_error"] == ""
+    # a program brings a ring of its own
+    assert [(row["ring_bits"], row["fraction_bits"]) for row in (ours, spu)] == [
+        ("128", "26"),
+        ("64", "18"),
+    ]
     assert "INSECURE" in spu["trusted"]
     (lowered, _), (plain, options) = asked
     assert lowered.network == plain.network == load_profile("semi2k-wan").network

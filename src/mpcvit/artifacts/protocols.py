@@ -41,6 +41,7 @@ class Protocol:
     owned_weights: bool = False  # gains from weights that their owner keeps whole
     warms_up: bool = False  # makes keys on first use
     shares_are_sums: bool = False  # a secret is the sum of one number from each party
+    has_forecast: bool = False  # `cost/estimate.py` was fitted to runs of it
 
     @property
     def truncates_locally(self) -> bool:
@@ -68,6 +69,7 @@ _ROWS = (
         truncations=(Truncation.FAITHFUL, Truncation.LOCAL),
         reuses_masks=True,
         shares_are_sums=True,
+        has_forecast=True,
     ),
     Protocol(
         name="CHEETAH",

@@ -77,7 +77,7 @@ def bench_peers(
             network = first_party_profile.network
             outcomes[CRYPTEN] = run_crypten(checkpoint, image, name, network)
         for engine, outcome in outcomes.items():
-            profile = dealer_profile if engine == MPCVIT else first_party_profile
+            profile = ours.profile if engine == MPCVIT else first_party_profile
             costs = _beside(outcome, outcomes[SPU], expected)
             context = row_context(model, profile)
             if engine == CRYPTEN:

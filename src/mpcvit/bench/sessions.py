@@ -72,7 +72,7 @@ def bench_forecast(
                 **{f"{role}_mb": round(peak / 1e6) for role, peak in peaks.items()},
                 "forecast_memory_mb": round(expected.memory_bytes / 1e6),
                 "memory_ratio": round(expected.memory_bytes / max(peaks.values()), 3),
-                **row_context(model, profile),
+                **row_context(model, record.profile),
             }
         )
         progress("runs", len(rows), len(work))

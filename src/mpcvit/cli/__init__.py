@@ -4,6 +4,7 @@ Stages are imported inside commands, so that help and completion answer at once.
 """
 
 import errno
+import os
 import warnings
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from typer.core import TyperGroup
 
 from mpcvit import __version__
 from mpcvit.artifacts.profile import InsecureProfileWarning
-from mpcvit.errors import UserError, shown_lines
+from mpcvit.errors import UserError, shown, shown_lines
 
 # As the help shows them: by what a user wants, and in the order of the work.
 PANELS = {
@@ -46,9 +47,14 @@ class _Commands(TyperGroup):
             typer.echo(f"mpcvit: {shown_lines(str(error))}", err=True)
             raise typer.Exit(2) from error
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno in _FULL:
+                sentence = f"cannot write the output: {error.strerror}"
+            elif isinstance(error, PermissionError) and error.filename is not None:
+                place = shown(os.fsdecode(error.filename))
+                sentence = f"this user may not open {place}; change its permissions or its folder's"
+            else:
                 raise
-            typer.echo(f"mpcvit: cannot write the output: {error.strerror}", err=True)
+            typer.echo(f"mpcvit: {sentence}", err=True)
             raise typer.Exit(2) from error
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]

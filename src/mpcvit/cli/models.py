@@ -1,5 +1,6 @@
 """`mpcvit evaluate`, `mpcvit show` and `mpcvit import`."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,17 +18,27 @@ from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_pairs
 from mpcvit.cli.start import import_checkpoint
 from mpcvit.errors import UserError, shown
+from mpcvit.lowering import EMULATED_BATCH
 from mpcvit.storage import read_text, require_writable
 
 if TYPE_CHECKING:
     from mpcvit.model.checkpoint import Checkpoint
+
+_BATCH = 256  # images that a checkpoint classifies at a time
 
 
 @app.command()
 def evaluate(
     model_file: AnyModelFile,
     data: DataFolder = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 256,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Images per step. [default: {_BATCH}, and {EMULATED_BATCH} of a program, which "
+            "compiles faster then]",
+        ),
+    ] = None,
     fixed_point: Annotated[
         bool,
         typer.Option("--fixed-point", help="Round as the program's engine does, which is slower."),
@@ -47,6 +58,7 @@ def evaluate(
     from mpcvit.codec import encode
     from mpcvit.cores import split_cpu
 
+    batch_size = batch_size or (EMULATED_BATCH if model_file.is_dir() else _BATCH)
     split_cpu(batch_size)
 
     from mpcvit.lowering.program import SecureProgram, load_model
@@ -58,9 +70,6 @@ def evaluate(
     with counting() as progress:
         split = load_images(model, data, "test", progress)
 
-        def show_progress(done: int, total: int) -> None:
-            progress("evaluating", done, total)
-
         if isinstance(model, SecureProgram):
             from mpcvit.lowering.emulate import emulate
 
@@ -69,13 +78,14 @@ def evaluate(
                 split,
                 batch_size=batch_size,
                 fixed_point=fixed_point,
-                progress=show_progress,
+                progress=progress,
             )
             evaluation, out_of_range = emulation.evaluation, emulation.out_of_range
             judged = {name: getattr(emulation, name) for name in ("left", "refused", "close")}
         else:
             from mpcvit.train.evaluate import evaluate_checkpoint
 
+            show_progress = partial(progress, "evaluating")
             evaluation = evaluate_checkpoint(model, split, batch_size, show_progress)
     if as_json:
         print_json(

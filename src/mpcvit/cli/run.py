@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from mpcvit.artifacts.profile import DEALER_DEFAULT, SECURE_DEFAULT, load_profile
+from mpcvit.artifacts.protocols import names_with
+from mpcvit.artifacts.provenance import advice_on
 from mpcvit.artifacts.record import Reveal
 from mpcvit.artifacts.shipped import PROFILES, shipped_names
 from mpcvit.cli import app, complete
@@ -53,7 +55,8 @@ IgnoreMemory = Annotated[
     bool,
     typer.Option(
         "--ignore-memory",
-        help="Start even if the forecast says that the model is too large for the memory here.",
+        help="Start even if the forecast says that the model is too large for the memory here. "
+        f"Only {names_with(has_forecast=True)} has one.",
     ),
 ]
 
@@ -109,6 +112,7 @@ def run(
     from mpcvit.secure.run import default_profile_for, with_engine_of
     from mpcvit.secure.run import run as stage
 
+    _require_order(model_file, images)
     settings = load_profile(profile or default_profile_for(model_file))
     if settings.warning and not (insecure or simulate):
         raise UserError(
@@ -132,6 +136,20 @@ def run(
     )
     asked = {"model": _digest(model_file), "reveal": reveal, "profile": settings.shared_settings()}
     answer_pictures(images, asked, settings, output, classify)
+
+
+def _require_order(model: Path, images: list[Path]) -> None:
+    """Refuse a model among the images if no model stands in its place."""
+    models = [path for path in images if _looks_like_model(path)]
+    if models and not _looks_like_model(model):
+        raise UserError(
+            f"the arguments seem swapped: {models[0]} looks like a model, and the model comes "
+            f"first: mpcvit run {models[0]} {model}{' ...' if len(images) > 1 else ''}"
+        )
+
+
+def _looks_like_model(path: Path) -> bool:
+    return path.suffix == ".safetensors" or bool(advice_on(path))
 
 
 def _digest(model: Path) -> str:

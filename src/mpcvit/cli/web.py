@@ -43,7 +43,8 @@ def open_page(
 
     This does what `mpcvit predict` does, with the same server and certificates. The page is
     for this machine alone, and its address holds a secret. All pictures that wait when a
-    session begins share it. Closing the tab stops nothing; Ctrl-C ends.
+    session begins share it. Closing the tab stops nothing; Ctrl-C ends. No page opens
+    unless the server answers.
 
     Example: mpcvit app --server model.example.org:9000 --tls certs/client
     """
@@ -52,13 +53,19 @@ def open_page(
     from mpcvit.hosts.peer import CLIENT
     from mpcvit.secure.parties.roles import resolve
     from mpcvit.secure.predict import predict
+    from mpcvit.secure.service.dialler import ServerLine
     from mpcvit.secure.service.requirements import find_dealer, require_for_two_hosts
     from mpcvit.web.desk import Desk
     from mpcvit.web.server import Page
 
     settings = load_profile(profile or default_profile(dealer))
     require_for_two_hosts(settings, [resolve(server)[0]], insecure_first_party=insecure_first_party)
-    find_dealer(settings, dealer, dealer_key, load_credentials(tls, CLIENT))
+    credentials = load_credentials(tls, CLIENT)
+    find_dealer(settings, dealer, dealer_key, credentials)
+    # who opens the page can mend this, and who drops pictures on it may not
+    connect_s = settings.limits.connect_s
+    with ServerLine(server, credentials, connect_s=connect_s, wait_s=wait) as line:
+        line.knock()
     classify = partial(
         predict,
         server=server,

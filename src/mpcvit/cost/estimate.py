@@ -145,6 +145,7 @@ def forecast(
     batch_size: int = 1,
 ) -> Forecast:
     """Return what a batch takes under SEMI2K, with a dealer or with the first party as one."""
+    require_plain(model, architecture, "the forecast")
     cost = _lowered(model, architecture, batch_size) if lowered else None
     if cost is None:
         cost = estimate(model).price(architecture).times(batch_size)
@@ -173,20 +174,19 @@ def forecast_for(
     batch_size: int,
 ) -> Forecast | None:
     """Return the forecast for a profile, or None where there is no model of its costs."""
-    if not profile.protocol.counts_rounds:
+    if not profile.protocol.has_forecast:
         return None
     try:
-        require_plain(model, architecture, "the forecast")
+        return forecast(
+            model,
+            architecture,
+            lowered=lowered,
+            dealer=profile.dealer is Dealer.THIRD_PARTY,
+            network=profile.network,
+            batch_size=batch_size,
+        )
     except UserError:
         return None
-    return forecast(
-        model,
-        architecture,
-        lowered=lowered,
-        dealer=profile.dealer is Dealer.THIRD_PARTY,
-        network=profile.network,
-        batch_size=batch_size,
-    )
 
 
 def _lowered(model: ModelConfig, architecture: Architecture, batch_size: int) -> Cost:

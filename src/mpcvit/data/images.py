@@ -210,7 +210,10 @@ def list_pictures(paths: Sequence[str | Path]) -> list[Path]:
             continue
         found = sorted(entry for entry in path.iterdir() if is_picture(entry))
         if not found:
-            raise UserError(f"the folder {path} holds no images")
+            below = (entry for entry in sorted(path.iterdir()) if not entry.name.startswith("."))
+            full = next((entry for entry in below if any(map(is_picture, entry.glob("*")))), None)
+            advice = "" if full is None else f" of its own; name those below it, such as {full}"
+            raise UserError(f"the folder {path} holds no images{advice}")
         pictures += found
     return pictures
 
@@ -351,7 +354,8 @@ def list_skipped(skipped: tuple[str, ...]) -> str:
 def _find_pictures(folder: Path) -> list[Path]:
     """Return the pictures in a folder and in the folders below it, hidden ones left out."""
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}")
+        found = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
+        raise UserError(f"{found}; name a folder of pictures")
     pictures = sorted(
         file
         for file in folder.rglob("*")

@@ -73,6 +73,7 @@ class Issued:
     folders: dict[str, Path]  # by the host's name
     fingerprints: dict[str, str]  # SHA-256, by the host's name
     expires: datetime
+    missing_days: int  # of those asked for, because the authority ends before
 
 
 def make_certificates(
@@ -100,13 +101,13 @@ def make_certificates(
     }
     _require_room(out, names, fresh=fresh)
     start = now or datetime.now(timezone.utc)
-    end = start + timedelta(days=days)
+    asked = start + timedelta(days=days)
     if fresh and out.exists():
         # everything at once, so that nobody is left with half of the new certificates
         with replacing_folder(out) as temporary:
-            issued, end = _issue(temporary, names, alternatives, start, end)
+            issued, end = _issue(temporary, names, alternatives, start, asked)
     else:
-        issued, end = _issue(out, names, alternatives, start, end)
+        issued, end = _issue(out, names, alternatives, start, asked)
     return Issued(
         folders={name: out / name for name in names},
         fingerprints={
@@ -114,6 +115,7 @@ def make_certificates(
             for name, certificate in issued.items()
         },
         expires=end,
+        missing_days=(asked - end).days,
     )
 
 

@@ -3,6 +3,7 @@
 from enum import Enum
 
 ERROR_BUDGET = 0.02  # of the logits' errors, root mean square, in parts of their spread
+EMULATED_BATCH = 64  # images; XLA compiles the same program for 256 in several times as long
 
 
 class Guard(str, Enum):

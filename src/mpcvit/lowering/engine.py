@@ -64,7 +64,14 @@ def read_engine(folder: Path) -> EngineSettings:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(why_no_program(folder)) from error
     require_format(document, path)
-    return decode(EngineSettings, document["public"]["engine"], str(path))
+    try:
+        engine = document["public"]["engine"]
+    except (KeyError, TypeError):
+        raise UserError(
+            f"{path} is damaged, as it names no engine; lower the checkpoint again with "
+            "'mpcvit lower'"
+        ) from None
+    return decode(EngineSettings, engine, str(path))
 
 
 def why_no_program(path: Path) -> str:

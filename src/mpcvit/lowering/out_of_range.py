@@ -149,3 +149,28 @@ def guard(functions: Functions, trust: Trust) -> tuple[dict[str, Function], list
         return Watched(function, note)
 
     return {label: guarded(label, function) for label, function in functions.items()}, slack
+
+
+def least_slack(slack: list[Array], images: int) -> Array:
+    """Return the least of each image's; what is no number has left every interval."""
+    nothing = jnp.full((images, 1), jnp.inf)
+    least = jnp.concatenate([nothing, *slack], axis=1).min(axis=1)
+    return jnp.where(jnp.isnan(least), -jnp.inf, least)
+
+
+def watch_together(*several: Functions) -> dict[str, Function]:
+    """Return the functions that several dictionaries watch, each watched by all of them."""
+
+    def watched(label: str) -> Function:
+        own = [functions[label] for functions in several]
+        watching = [function for function in own if isinstance(function, Watched)]
+        if not watching:
+            return own[0]
+
+        def note(x: Array) -> None:
+            for function in watching:
+                function.note(x)
+
+        return Watched(watching[0].approximation, note)
+
+    return {label: watched(label) for label in several[0]}

@@ -36,7 +36,13 @@ from mpcvit.lowering.engine import (
 from mpcvit.lowering.fold import Weights
 from mpcvit.lowering.jaxpr_walk import in_fixed_point
 from mpcvit.lowering.network import forward
-from mpcvit.lowering.out_of_range import Trust, count_out_of_range, guard
+from mpcvit.lowering.out_of_range import (
+    Trust,
+    count_out_of_range,
+    guard,
+    least_slack,
+    watch_together,
+)
 from mpcvit.lowering.sites import Functions, Plan, require_plan
 from mpcvit.model.checkpoint import (
     Checkpoint,
@@ -228,20 +234,25 @@ class SecureProgram:
         """Return logits with every product rounded as the engine's fixed point rounds it."""
         return self._in_fixed_point(self.parameters, images)
 
-    def count_out_of_range(self, images: Any, counted: Any = True) -> dict[str, tuple[int, int]]:
-        """Return for every label how many values lay outside of its interval, and of how many.
+    def judge(self, images: Any) -> Judgement:
+        """Return logits, whether to trust them, and which are close."""
+        return self._judgement(*self._judge(self.parameters, np.asarray(images, np.float32)))
+
+    def judge_and_count(
+        self, images: Any, counted: Any = True
+    ) -> tuple[Judgement, dict[str, tuple[int, int]]]:
+        """Judge images, and count for every label how many values left its interval, of how many.
 
         `counted` says which images count, so that a batch with fewer needs no compilation.
         """
-        counts = self._count(self.parameters, np.asarray(images, np.float32))
+        *found, counts = self._judge_and_count(self.parameters, np.asarray(images, np.float32))
         which = np.broadcast_to(counted, len(images))
-        sums = {label: np.asarray(found)[which].sum(axis=0) for label, found in counts.items()}
-        return {label: (int(outside), int(total)) for label, (outside, total) in sums.items()}
+        sums = {label: np.asarray(rows)[which].sum(axis=0) for label, rows in counts.items()}
+        totals = {label: (int(outside), int(total)) for label, (outside, total) in sums.items()}
+        return self._judgement(*found), totals
 
-    def judge(self, images: Any) -> Judgement:
-        """Return logits, whether to trust them, and which are close."""
-        logits, slack = self._judge(self.parameters, np.asarray(images, np.float32))
-        logits, trust = np.asarray(logits), self.public.trust
+    def _judgement(self, found: Any, slack: Any) -> Judgement:
+        logits, trust = np.asarray(found), self.public.trust
         bound = trust.bound or math.inf
         return Judgement(
             logits=logits,
@@ -291,22 +302,20 @@ class SecureProgram:
     def _judge(self) -> Callable[..., Any]:
         def judge(parameters: Weights, images: jax.Array) -> tuple[jax.Array, jax.Array]:
             functions, slack = guard(self.plan, self.public.trust)
-            logits = self._compute(functions, parameters, images)
-            nothing = jnp.full((len(images), 1), jnp.inf)
-            # what is no number has left every interval
-            least = jnp.concatenate([nothing, *slack], axis=1).min(axis=1)
-            return logits, jnp.where(jnp.isnan(least), -jnp.inf, least)
+            return self._compute(functions, parameters, images), least_slack(slack, len(images))
 
         return jax.jit(judge)
 
     @cached_property
-    def _count(self) -> Callable[..., Any]:
-        def count(parameters: Weights, images: jax.Array) -> dict[str, Any]:
-            functions, counts = count_out_of_range(self.plan)
-            self._compute(functions, parameters, images)
-            return counts
+    def _judge_and_count(self) -> Callable[..., Any]:
+        def judge(parameters: Weights, images: jax.Array) -> tuple[Any, ...]:
+            guarded, slack = guard(self.plan, self.public.trust)
+            counting, counts = count_out_of_range(self.plan)
+            functions = watch_together(guarded, counting)
+            logits = self._compute(functions, parameters, images)
+            return logits, least_slack(slack, len(images)), counts
 
-        return jax.jit(count)
+        return jax.jit(judge)
 
     def digest(self) -> str:
         """Return a short name for exactly this program."""
@@ -357,6 +366,8 @@ def read_description(path: Path) -> Description:
         document = read_json(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(why_no_program(path)) from error
+    except UserError as error:
+        raise error if path.is_dir() else UserError(why_no_program(path)) from error
     require_format(document, file)
     return decode(Description, document, str(file))
 

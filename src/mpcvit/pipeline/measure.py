@@ -147,10 +147,4 @@ def _accuracy(model: Model, test: Split, progress: Progress) -> float:
     """Return top-1 on the whole test split, of a program by its plaintext emulation."""
     if not isinstance(model, SecureProgram):
         return model.provenance.top1 or 0.0
-    emulation = emulate(
-        model,
-        test,
-        batch_size=256,
-        progress=lambda done, total: progress("evaluating", done, total),
-    )
-    return emulation.evaluation.top1
+    return emulate(model, test, progress=progress).evaluation.top1

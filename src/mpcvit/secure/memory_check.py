@@ -24,7 +24,7 @@ def require_memory(
 ) -> None:
     """Refuse a model unless this number of parties fits into the memory that is left.
 
-    Nothing is refused where there is no forecast: Cheetah, and unusual networks.
+    Nothing is refused where there is no forecast: Cheetah, ABY3, and unusual networks.
     """
     known = read_network(model)
     if known is None:

@@ -31,8 +31,17 @@ def test_a_folder_stands_for_its_pictures(folder):
 def test_what_is_not_there(tmp_path):
     with pytest.raises(UserError, match="there is no file"):
         list_pictures([tmp_path / "absent.png"])
-    with pytest.raises(UserError, match="holds no images"):
+    with pytest.raises(UserError, match=r"holds no images$"):
         list_pictures([tmp_path])
+
+
+def test_pictures_in_folders_below_are_pointed_at(folder, tmp_path_factory):
+    above = tmp_path_factory.mktemp("above")
+    (above / "empty").mkdir()
+    folder.rename(above / "full")
+    said = f"holds no images of its own; name those below it, such as {above / 'full'}"
+    with pytest.raises(UserError, match=said):
+        list_pictures([above])
 
 
 def test_one_broken_file_does_not_stop_a_folder(folder):

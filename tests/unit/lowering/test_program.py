@@ -12,10 +12,12 @@ from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpFo
 from mpcvit.artifacts.profile import Profile, load_profile
 from mpcvit.artifacts.protocols import PROTOCOLS, Truncation
 from mpcvit.classifier import Classifier
+from mpcvit.data import Split
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.lowering import ERROR_BUDGET
 from mpcvit.lowering.calibrate import relative_error
+from mpcvit.lowering.emulate import emulate
 from mpcvit.lowering.engine import (
     LEAST_SAFE_BITS,
     choose_engine,
@@ -30,6 +32,7 @@ from mpcvit.lowering.program import SecureProgram
 from mpcvit.lowering.sites import HEAD_NORM, count_exchanges
 from mpcvit.secure.run import default_profile_for
 from tests.models import random_pixels, small_checkpoint, small_config
+from tests.tolerances import F32
 
 CONFIG = small_config(mlp_ratio=1.2)
 ARCHITECTURE = Architecture.uniform(table.RELU_SOFTMAX, depth=2, heads=3)
@@ -102,14 +105,40 @@ def test_what_leaves_an_interval_is_counted(program):
     narrow = replace(norm, low=1e-3 * norm.low, high=1.1e-3 * norm.low)
     for own, expected in ((wide, 0), (narrow, 1)):
         changed = program.changed(plan={**program.plan, place: own})
-        counts = changed.count_out_of_range(images)
+        found, counts = changed.judge_and_count(images)
+        judged = changed.judge(images)
+        np.testing.assert_allclose(found.logits, judged.logits, rtol=F32, atol=F32)
+        assert (found.within == judged.within).all()
+        assert found.within.all() != bool(expected)
         outside, total = counts[place]
         assert total == 2  # of the last layer the class token alone
         assert outside == expected * total
-        one = changed.count_out_of_range(images, np.array([True, False]))[place]
+        one = changed.judge_and_count(images, np.array([True, False]))[1][place]
         assert one == (expected, 1)
         left = tuple(label for label, (outside, _) in counts.items() if outside)
         assert leaving(changed, images) == left  # the same, counted by NumPy
+
+
+def test_emulation_compiles_once_and_says_so(program, monkeypatch):
+    said, traced = [], []
+    compute = SecureProgram._compute
+    monkeypatch.setattr(
+        SecureProgram, "_compute", lambda *words: traced.append(1) or compute(*words)
+    )
+    images = random_pixels(CONFIG, 5)
+    split = Split(images=images, labels=np.zeros(5, np.int32))
+    own = program.changed()  # which has compiled nothing yet
+    found = emulate(own, split, batch_size=2, progress=lambda *step: said.append(step))
+    assert len(traced) == 1
+    assert list(dict.fromkeys(said)) == [
+        ("compiling", 0, 1),
+        ("compiling", 1, 1),
+        *(("evaluating", done, 5) for done in (2, 4, 5)),
+    ]
+    judged = program.judge(program.preprocess(list(images)))
+    assert found.refused == (~judged.trusted).sum()
+    assert found.close == (judged.close & judged.trusted).sum()
+    assert found.left == (~(judged.within & judged.bounded)).sum()
 
 
 def test_fixed_point_rounds_and_no_more(program):

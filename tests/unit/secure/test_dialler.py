@@ -140,6 +140,20 @@ def test_a_welcome_opens_a_session_that_both_ends_end_well(certs):
         assert encode(farewell) in server.heard
 
 
+def test_a_knock_shows_who_answers_and_asks_nothing(certs):
+    pair = certs / "pair"
+    with Server(pair / "server") as server:
+        with line_to(server.address, pair / "client") as line:
+            line.knock()
+        foreign = line_to(server.address, certs / "foreign" / "client")
+        with pytest.raises(PartyError, match="is not accepted"), foreign as line:
+            line.knock()
+    assert server.firsts == []
+    nobody = line_to(free_addresses(1)[0], pair / "client")
+    with pytest.raises(PartyError, match="nobody listens"), nobody as line:
+        line.knock()
+
+
 def test_places_in_the_queue_are_passed_on(certs):
     places = []
     messages = [Answer(verdict=Verdict.WAITING, place=place) for place in (3, 2, 1)]

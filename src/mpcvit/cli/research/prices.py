@@ -10,6 +10,7 @@ import typer
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig, SearchConfig, load_config
 from mpcvit.artifacts.profile import load_profile
+from mpcvit.artifacts.protocols import names_with
 from mpcvit.artifacts.shipped import CONFIGS, shipped_names
 from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson, Overrides
@@ -49,9 +50,9 @@ def estimate(
     """Forecast seconds, bytes and memory of a private inference; runs nothing.
 
     Counts are those of SEMI2K with a dealer, for a network as it is written and
-    lowered. A configuration gives a row for every attention kind, and with --out
-    a latency file: exchanges and bytes per layer, kind and MLP form. The default
-    network is the paper's WAN.
+    lowered. There is no forecast for Cheetah or ABY3. A configuration gives a row
+    for every attention kind, and with --out a latency file: exchanges and bytes per
+    layer, kind and MLP form. The default network is the paper's WAN.
 
     Example: mpcvit estimate vit-base
     """
@@ -63,7 +64,12 @@ def estimate(
     network = NetworkLink(
         round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6 * bandwidth_mb_per_s
     )
-    known = None if source.suffix == ".toml" else read_network(source)
+    is_config = source.suffix == ".toml" or str(source) in shipped_names(CONFIGS)
+    known = None if is_config else read_network(source)
+    if known is None and not is_config and (source.is_dir() or source.suffix == ".safetensors"):
+        from mpcvit.lowering.program import load_model
+
+        load_model(source)  # says what is wrong with it
     if known is None:
         model = load_config(source, overrides or ()).model
         if out is not None:
@@ -86,6 +92,7 @@ def estimate(
         expected = forecast(model, architecture, **work)
         rows.append(
             {
+                "protocol": names_with(has_forecast=True),
                 "attention": name,
                 "form": expected.form,
                 "exchanges": expected.exchanges,
@@ -112,8 +119,10 @@ def estimate(
         },
     )
     print(
-        "two parties with a dealer, without set-up; computing on two cores; memory of the model "
-        f"owner, within {100 * MEMORY_ERROR:.0f} %"
+        f"{names_with(has_forecast=True)} with a dealer, without set-up; computing on two cores; "
+        f"memory of the model owner, within {100 * MEMORY_ERROR:.0f} %\n"
+        f"there is no forecast for {names_with(has_forecast=False)}, whose runs are not checked "
+        "for memory"
     )
     if out is not None:
         print(f"{SOURCE}\nwritten to {out}")

@@ -2,7 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from mpcvit.cli import app
 from mpcvit.cli.options import AsJson
 from mpcvit.cli.show import print_json
 from mpcvit.errors import UserError
+
+if TYPE_CHECKING:
+    from mpcvit.hosts.certificates import Issued
 
 certs = typer.Typer(invoke_without_command=True)
 app.add_typer(certs, name="certs")
@@ -103,7 +106,7 @@ def make(
     print(f"{out / AUTHORITY_FOLDER}  the authority: keep it offline")
     if (out / DEALER_AUTHORITY_FOLDER).exists():
         print(f"{out / DEALER_AUTHORITY_FOLDER}  the dealer's authority: keep it offline")
-    print(f"valid until {issued.expires:%Y-%m-%d %H:%M} UTC")
+    _tell_end(issued, days)
 
 
 @certs.command()
@@ -136,10 +139,22 @@ def add(
         with closing(open_state(state)) as database:
             database.allow(name, fingerprint)
     if as_json:
-        print_json({"folder": str(issued.folders[name]), "fingerprint": fingerprint})
+        expires = issued.expires.isoformat(timespec="seconds")
+        folder = str(issued.folders[name])
+        print_json({"folder": folder, "fingerprint": fingerprint, "expires": expires})
         return
     print(f"{issued.folders[name]}  for the client '{name}', SHA-256 {fingerprint}")
     print(f"{out / 'server' / 'allowed.txt'}  for the server, which reads it again on SIGHUP")
+    _tell_end(issued, days)
+
+
+def _tell_end(issued: "Issued", days: int) -> None:
+    """Print how long certificates are valid, and why that is shorter than asked for."""
+    end = f"valid until {issued.expires:%Y-%m-%d %H:%M} UTC"
+    if issued.missing_days:
+        end += f", when the authority ends: {days - issued.missing_days} days instead of {days}; "
+        end += "`mpcvit certs --fresh` makes everything again"
+    print(end)
 
 
 @certs.command()

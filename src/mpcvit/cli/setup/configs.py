@@ -9,6 +9,7 @@ from mpcvit.artifacts.shipped import CONFIGS, find_shipped, shipped_names
 from mpcvit.cli import app, complete
 from mpcvit.cli.options import AsJson
 from mpcvit.cli.show import print_json, print_pairs
+from mpcvit.storage import read_text
 
 
 @app.command("configs")
@@ -30,9 +31,9 @@ def configs(
 
     Example: mpcvit configs digits > my.toml
     """
+    what = "configuration"
     if name is not None:
-        text = find_shipped(Path(name), CONFIGS, "configuration").read_text(encoding="utf-8")
-        print(text, end="")
+        print(read_text(find_shipped(Path(name), CONFIGS, what), what), end="")
         return
     abouts = {own: _about(CONFIGS / f"{own}.toml") for own in shipped_names(CONFIGS)}
     if as_json:

@@ -57,8 +57,8 @@ def split_address(address: Address) -> tuple[str, int]:
     >>> split_address("localhost:9000")
     ('localhost', 9000)
     """
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit() or not 0 < int(port) < 2**16:
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 2**16:
         raise UserError(f"'{address}' is not an address; write host:port, as in 127.0.0.1:9000")
     return host, int(port)
 

@@ -70,6 +70,10 @@ class ServerLine:
 
     # for the thread that runs the session
 
+    def knock(self) -> None:
+        """Raise PartyError unless a server that this client accepts answers; ask nothing of it."""
+        self._call(self._knock())
+
     def open(self, hello: Hello) -> Answer:
         """Ask for a session, and return the answer that opens it.
 
@@ -114,6 +118,9 @@ class ServerLine:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     # within the loop
+
+    async def _knock(self) -> None:
+        self._stream, _ = await self._dial_patiently()
 
     async def _open(self, hello: Hello) -> Answer:
         give_up = time.monotonic() + self._wait_s
