@@ -162,9 +162,9 @@ def require_bounded(
             raise UserError(
                 f"{stage} runs away: for the picture {name!r} a product reaches "
                 f"{value.largest:.3g}, but the engine holds {limit:.3g}. Keep a layer norm where "
-                'the whole residual passes (model.layer_norms, such as "1.norm2"), train with odd '
-                "pictures and a penalty on outliers (augment.odd = 0.02, train.outlier_weight = "
-                f"1), or clip what batch norms give (model.clip = {_CLIP}), and train again"
+                'the whole residual passes (model.layer_norms, such as "1.norm2"), clip what batch '
+                f"norms give (model.clip = {_CLIP}), or show odd pictures and weigh outliers "
+                "(augment.odd = 0.02, train.outlier_weight = 1); then train again"
             )
 
 

@@ -34,6 +34,7 @@ def test_the_block_that_runs_away_is_named(block):
         lower(polynomial(1e7, block), images, "semi2k-dealer-wan")
     assert "model.layer_norms" in str(refused.value)
     assert "model.clip = 8" in str(refused.value)
+    assert "augment.odd = 0.02, train.outlier_weight = 1" in str(refused.value)
 
 
 def test_a_value_that_is_no_number_runs_away():
