@@ -30,7 +30,8 @@ def test_accuracies_are_those_of_the_checkpoints_and_their_logs(showcase):
         logged = read_log(SHIPPED / network.name)[-1]
         if checkpoint.data.validation_images:  # test images when it was packed
             assert logged["validation_top1"] == provenance.metrics["validation_top1"]
-            assert abs(network.top1["plain"] - logged["validation_top1"]) < 0.01
+            # three standard deviations of the difference of 5,000 and 10,000 images at 80 %
+            assert abs(network.top1["plain"] - logged["validation_top1"]) < 0.021
         else:
             assert network.top1["plain"] == logged["test_top1"] == provenance.metrics["test_top1"]
             assert provenance.data_fingerprint == showcase.data_fingerprint
