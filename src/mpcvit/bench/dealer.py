@@ -27,13 +27,15 @@ from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.progress import Progress
+from mpcvit.progress import Progress, counted
 from mpcvit.secure.card import ModelCard, settled
 from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.dealing.rehearsal import scripts_of
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.run import run, with_engine_of
 from mpcvit.secure.spu.compile import compile_network
+
+_JOBS = 6  # that a dealer serves alone
 
 
 def bench_dealer(
@@ -42,7 +44,6 @@ def bench_dealer(
     *,
     rounds: int,
     workers: Sequence[int],
-    jobs: int = 6,
     progress: Progress,
 ) -> list[Row]:
     """Run each model with a dealer and with the first party, in turns; then run dealers alone."""
@@ -57,21 +58,19 @@ def bench_dealer(
             "third-party": settings,
         }
         records: dict[str, list[RunRecord]] = {name: [] for name in profiles}
-        for index in range(rounds):
+        for _ in counted(f"{form} rounds", range(rounds), progress):
             for name, own in profiles.items():
                 image = random_images(model.model)
                 result = run(model, image, own, reveal="logits", insecure=True)
                 records[name].append(result.record)
-            progress(f"{form} rounds", index + 1, rounds)
         common = {**_EMPTY, "form": form, "architecture": model.architecture.digest()}
         for name, own in profiles.items():
             online = _online(name, records[name], records["first-party"])
             rows.append({**common, **online, **row_context(model.model, own)})
-        for index, count in enumerate(workers):
+        for count in counted(f"{form} dealers", workers, progress):
             card = ModelCard.of(model, Reveal.LOGITS)
-            alone = _throughput(card, settings, jobs=jobs, workers=count)
+            alone = _throughput(card, settings, workers=count)
             rows.append({**common, **alone, **row_context(model.model, settings)})
-            progress(f"{form} dealers", index + 1, len(workers))
     return rows
 
 
@@ -108,7 +107,7 @@ def _online(name: str, records: list[RunRecord], first_party: list[RunRecord]) -
     return row
 
 
-def _throughput(card: ModelCard, profile: Profile, *, jobs: int, workers: int) -> Row:
+def _throughput(card: ModelCard, profile: Profile, *, workers: int) -> Row:
     """Time jobs of one inference each, for as many parties at once as there are workers."""
     with (
         tempfile.TemporaryDirectory(prefix="mpcvit-") as name,
@@ -120,22 +119,22 @@ def _throughput(card: ModelCard, profile: Profile, *, jobs: int, workers: int) -
         clients = {party: endpoint.client(patience_s=60.0) for party, endpoint in endpoints}
         key = serialization.load_pem_public_key(public.pem.encode())
         assert isinstance(key, rsa.RSAPublicKey)
-        made = [_job(script, key, public.fingerprint) for _ in range(jobs)]
+        made = [_job(script, key, public.fingerprint) for _ in range(_JOBS)]
         started = time.perf_counter()
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(lambda index: _ask(clients, made[index::workers]), range(workers)))
         seconds = time.perf_counter() - started
         totals = json.loads(clients[ADJUSTING].metrics())
-    cpu_s = totals["cpu_seconds"] / jobs
+    cpu_s = totals["cpu_seconds"] / _JOBS
     return {
         "what": "dealer alone",
         "dealer": "third-party",
         "workers": workers,
-        "jobs": jobs,
+        "jobs": _JOBS,
         "offline_mb": round(script.answer_bytes / 1e6, 3),
         "seconds": round(seconds, 2),
         "dealer_cpu_s_per_job": round(cpu_s, 3),
-        "jobs_per_minute": round(60 * jobs / seconds, 1),
+        "jobs_per_minute": round(60 * _JOBS / seconds, 1),
         "jobs_per_core_minute": round(60 / cpu_s, 1),
     }
 

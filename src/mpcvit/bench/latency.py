@@ -25,7 +25,7 @@ from mpcvit.errors import UserError
 from mpcvit.kinds.table import SCALING, Kind
 from mpcvit.lowering.engine import choose_engine
 from mpcvit.lowering.program import Model, PublicProgram, SecureProgram
-from mpcvit.progress import Progress, quiet
+from mpcvit.progress import Progress, counted, quiet
 from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.components import Component, attention_core, mlp
 from mpcvit.secure.probe import measure_function
@@ -43,21 +43,18 @@ def measure_latency(
     uniform = partial(Architecture.uniform, depth=model.depth, heads=model.heads)
     attention: dict[Kind, ChoiceCost] = {}
     forms: dict[MlpForm, ChoiceCost] = {}
-    steps = len(kinds) + len(MlpForm) + 1
-    for kind in kinds:
-        progress("profiling", len(attention), steps)
-        fitted, _ = fit_fixed_point(model, uniform(kind), profile)
-        attention[kind] = _affine(partial(attention_core, kind, fitted), model.heads, profile)
-    for form in MlpForm:
-        progress("profiling", len(kinds) + len(forms), steps)
-        forms[form] = _affine(partial(mlp, form, model), model.tokens, profile)
+    for choice in counted("profiling", [*kinds, *MlpForm], progress):
+        if isinstance(choice, MlpForm):
+            forms[choice] = _affine(partial(mlp, choice, model), model.tokens, profile)
+        else:
+            fitted, _ = fit_fixed_point(model, uniform(choice), profile)
+            core = partial(attention_core, choice, fitted)
+            attention[choice] = _affine(core, model.heads, profile)
     layer = LayerCosts(attention=attention, mlp=forms)
     layers, what = (layer,) * model.depth, "networks as they are written"
     table = _make_table(model, profile, layers, Cost(), what)
-    progress("profiling", steps - 1, steps)
     architecture = uniform(kinds[0])
     whole = stage_costs(random_checkpoint(model, architecture), profile, images=1)
-    progress("profiling", steps, steps)
     rest = _sum(whole) + table.price(architecture).times(-1)
     return replace(table, rest=_not_below_zero(rest))
 
@@ -93,12 +90,10 @@ def measure_lowered_latency(
         },
     }
     costs = {}
-    for key, layer in variants.items():
-        progress("profiling", len(costs), len(variants))
+    for key, layer in counted("profiling", variants.items(), progress):
         architecture = Architecture(layers=(layer,) * model.depth)
         variant = lower_with_plan(program.plan, model, architecture, program.engine)
         costs[key] = stage_costs(variant, profile, images=LEAST_RUNS)
-    progress("profiling", len(variants), len(variants))
 
     def price(choice: Kind | MlpForm, most: int, index: int) -> ChoiceCost:
         """Draw a line through what one and what all who make a choice add to a layer."""
@@ -146,11 +141,9 @@ def measure_choice_latency(
     counts = (model.tokens, *token_counts)
     variants = [variant for count in counts for variant in _variants(model, kinds, count)]
     costs: dict[_Variant, _Stages] = {}
-    for variant in variants:
-        progress("profiling", len(costs), len(variants))
+    for variant in counted("profiling", variants, progress):
         program = lower_like(references, model, variant.architecture(model), profile)
         costs[variant] = stage_costs(program, profile, images=LEAST_RUNS, reveal=Reveal.CLASS)
-    progress("profiling", len(variants), len(variants))
     layers = []
     for index in range(model.depth):
         whole, *fewer = (_layer_costs(model, kinds, count, costs, index) for count in counts)

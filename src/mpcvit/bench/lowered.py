@@ -9,6 +9,7 @@ approximations of a trained network of their kind that was lowered.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from mpcvit.artifacts.architecture import Architecture
@@ -30,7 +31,7 @@ from mpcvit.lowering.program import (
     shapes_of,
 )
 from mpcvit.lowering.sites import HEAD_NORM, Plan, needed_sites, site_label
-from mpcvit.progress import Progress
+from mpcvit.progress import Progress, counted
 from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.run import run
 
@@ -56,14 +57,8 @@ def bench_lowering(
     also tells what the set-up takes once, what a batch takes without it, and from
     which batch on it has paid.
     """
-    work = [
-        (profile, name, batch_size)
-        for profile in profiles
-        for name in networks
-        for batch_size in batch_sizes
-    ]
-    for index, (profile_name, name, batch_size) in enumerate(work):
-        progress("networks", index, len(work))
+    work = list(product(profiles, networks, batch_sizes))
+    for profile_name, name, batch_size in counted("networks", work, progress):
         profile, architecture = profiles[profile_name], networks[name]
         checkpoint = random_checkpoint(model, architecture)
         program = lower_like(references, model, architecture, profile)
@@ -95,7 +90,6 @@ def bench_lowering(
                 "times_plain": _ratio(cost, plain),
                 **row_context(model, engine),
             }
-    progress("networks", len(work), len(work))
 
 
 def lower_like(

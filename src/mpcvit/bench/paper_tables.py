@@ -23,7 +23,7 @@ from mpcvit.classifier import Classifier
 from mpcvit.data import Split
 from mpcvit.kinds.table import KINDS, RELU_SOFTMAX, SOFTMAX, Kind
 from mpcvit.lowering.program import Model, SecureProgram
-from mpcvit.progress import Progress
+from mpcvit.progress import Progress, counted
 from mpcvit.secure.components import block_parts, find_component, softmax_parts
 from mpcvit.secure.probe import measure_function, measure_in_processes
 from mpcvit.secure.run import run, with_engine_of
@@ -40,14 +40,12 @@ def bench_attention(
 ) -> Iterator[Row]:
     """Yield one attention layer of each kind, or of some, under one profile after the other."""
     work = [(kind, name) for kind in kinds or KINDS.values() for name in profiles]
-    for index, (kind, name) in enumerate(work):
-        progress("attention kinds", index, len(work))
+    for kind, name in counted("attention kinds", work, progress):
         architecture = Architecture.uniform(kind, depth=model.depth, heads=model.heads)
         fitted, _ = fit_fixed_point(model, architecture, profiles[name])
         costs = _component(f"attention/{kind.value}", fitted, profiles[name], measure=measure)
         context = row_context(model, profiles[name])
         yield {"attention": kind.value, "profile": name, **costs, **context}
-    progress("attention kinds", len(work), len(work))
 
 
 def bench_network(
@@ -68,8 +66,7 @@ def bench_network(
         **{name: (model, architecture) for name, architecture in (searched or {}).items()},
     }
     work = [(name, own) for name in networks if not only or name in only for own in profiles]
-    for index, (name, profile_name) in enumerate(work):
-        progress("networks", index, len(work))
+    for name, profile_name in counted("networks", work, progress):
         (written, architecture), profile = networks[name], profiles[profile_name]
         row: Row = {
             "network": name,
@@ -85,7 +82,6 @@ def bench_network(
             cost = count_stages(written, architecture, profile).total
             row |= {**_counts(cost, profile), "measured_s": "", "peak_mb": ""}
         yield {**row, "architecture": architecture.digest(), **row_context(written, profile)}
-    progress("networks", len(work), len(work))
 
 
 def count_stages(model: ModelConfig, architecture: Architecture, profile: Profile) -> BatchCost:
@@ -122,12 +118,11 @@ def bench_layers(model: ModelConfig, profile: Profile, *, progress: Progress) ->
         "mpcvit-0.5": mixed(model, 0.5),
     }
     rows = []
-    for index, (name, architecture) in enumerate(networks.items()):
+    for name, architecture in counted("networks", networks.items(), progress):
         for stage in count_stages(model, architecture, profile).stages:
             if stage.name.startswith("block"):
                 row = {"network": name, "layer": int(stage.name.split()[1])}
                 rows.append({**row, **_counts(stage, profile)})
-        progress("networks", index + 1, len(networks))
     return [{**row, **row_context(model, profile)} for row in rows]
 
 
@@ -164,14 +159,13 @@ def bench_breakdown(
         return _component(part, shape, profiles[name], measure=measure)
 
     rows = []
-    for index, (name, table, value, shape, part, times) in enumerate(work):
+    for name, table, value, shape, part, times in counted("operations", work, progress):
         scaled = {
             column: round(times * cost, 4) if isinstance(cost, (int, float)) else cost
             for column, cost in costs(part, shape, name).items()
         }
         label = part.partition("/")[2]
         rows.append({"table": table, "protocol": name, "value": value, "part": label, **scaled})
-        progress("operations", index + 1, len(work))
     return [{**row, **row_context(model, profiles[row["protocol"]])} for row in rows]
 
 
@@ -182,7 +176,7 @@ def bench_precision(profile: Profile, *, progress: Progress) -> list[Row]:
     variances = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
     eps = profile.resolution
     rows = []
-    for index, variance in enumerate(variances):
+    for variance in counted("variances", variances, progress):
         rng = np.random.default_rng(0)
         scores = (np.sqrt(variance) * rng.standard_normal((64, 65))).astype(np.float32)
         exact = np.asarray(scores, np.float64)
@@ -203,7 +197,6 @@ def bench_precision(profile: Profile, *, progress: Progress) -> list[Row]:
                     "largest_error": float(f"{np.abs(error).max():.4g}"),
                 }
             )
-        progress("variances", index + 1, len(variances))
     return [{**row, **row_context(None, profile)} for row in rows]
 
 

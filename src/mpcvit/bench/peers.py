@@ -5,9 +5,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import save_file
@@ -19,12 +17,12 @@ from mpcvit.bench.crypten_party import IMAGE, Outcome, Task, cut_patches
 from mpcvit.bench.lowered import lower_like
 from mpcvit.bench.networks import paper_networks, random_checkpoint, random_images
 from mpcvit.bench.rows import Row, row_context
+from mpcvit.classifier import Classifier
 from mpcvit.codec import decode, encode
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import PublicProgram
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.model.vit import ViT
-from mpcvit.progress import Progress
+from mpcvit.progress import Progress, counted
 from mpcvit.secure.parties.service_process import ServiceProcess
 from mpcvit.secure.parties.sockets import unix_address
 from mpcvit.secure.parties.wan import Relay, Route
@@ -61,11 +59,12 @@ def bench_peers(
     """
     work = [(shape, name) for shape in models for name in networks]
     rows: list[Row] = []
-    for index, (shape, name) in enumerate(work):
+    for shape, name in counted("networks", work, progress):
         model = models[shape]
         checkpoint = random_checkpoint(model, paper_networks(model)[name])
         image = random_images(model)
-        expected = _plaintext(checkpoint, image)
+        classifier = Classifier(checkpoint)
+        expected = classifier(classifier.preprocess(list(image)))
         program = lower_like(references, model, checkpoint.architecture, dealer_profile)
         ours = run(program, image, dealer_profile).record
         spu = run(checkpoint, image, first_party_profile, reveal="logits", insecure=True)
@@ -86,7 +85,6 @@ def bench_peers(
             trusted = {"trusted": context["warning"] or profile.trust}
             known = {"config": shape, "network": name, "engine": engine}
             rows.append({**known, **costs, **trusted, **context})
-        progress("networks", index + 1, len(work))
     return rows
 
 
@@ -123,7 +121,8 @@ def run_crypten(
         raise UserError("CrypTen runs networks with layer norms and GeLU here, and no others")
     weights = flatten_dict(checkpoint.parameters, sep="/")
     tensors = {name: np.asarray(array) for name, array in weights.items()}
-    tensors[IMAGE] = np.ascontiguousarray(cut_patches(model, _pixels(checkpoint, image)[0]))
+    (pixels,) = Classifier(checkpoint).preprocess(list(image))
+    tensors[IMAGE] = np.ascontiguousarray(cut_patches(model, pixels))
     with tempfile.TemporaryDirectory(prefix="mpcvit-") as name:
         folder = Path(name)
         save_file(tensors, folder / "arrays.safetensors")
@@ -145,14 +144,3 @@ def run_crypten(
             party(1, relay.addresses[route]) as client,
         ):
             return decode(Outcome, client.answer, "the outcome of CrypTen")
-
-
-def _pixels(checkpoint: Checkpoint, image: np.ndarray) -> np.ndarray:
-    mean, std = np.asarray(checkpoint.data.mean), np.asarray(checkpoint.data.std)
-    return ((image / 255 - mean) / std).astype(np.float32)
-
-
-def _plaintext(checkpoint: Checkpoint, image: np.ndarray) -> Any:
-    network = ViT(checkpoint.model, checkpoint.architecture)
-    pixels = jnp.asarray(_pixels(checkpoint, image))
-    return np.asarray(network.apply({"params": checkpoint.parameters}, pixels, train=False)[0])

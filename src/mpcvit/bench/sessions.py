@@ -16,7 +16,7 @@ from mpcvit.cores import THREADS_VARIABLE, threads_of_party
 from mpcvit.cost.estimate import forecast_for
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model, PublicProgram
-from mpcvit.progress import Progress
+from mpcvit.progress import Progress, counted
 from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.parties.roles import ROLES
 from mpcvit.secure.run import run, with_engine_of
@@ -42,7 +42,7 @@ def bench_forecast(
     """
     work = list(product(models, networks, forms))
     rows: list[Row] = []
-    for shape, name, form in work:
+    for shape, name, form in counted("runs", work, progress):
         model = models[shape]
         architecture, lowered = paper_networks(model)[name], form == "lowered"
         expected = forecast_for(
@@ -75,7 +75,6 @@ def bench_forecast(
                 **row_context(model, record.profile),
             }
         )
-        progress("runs", len(rows), len(work))
     return rows
 
 
@@ -92,16 +91,14 @@ def bench_set_up(
 
     No program carries a script, so the first run rehearses it too.
     """
-    work = list(product(networks, forms))
     rows: list[Row] = []
-    for name, form in work:
+    for name, form in counted("networks", list(product(networks, forms)), progress):
         network = _network(model, profile, references, name, form)
         context = row_context(model, with_engine_of(network, profile))
         with tempfile.TemporaryDirectory() as folder, _in_environment(CACHE_VARIABLE, folder):
             for cache in ("empty", "full"):
                 row = {"network": name, "form": form, "cache": cache}
                 rows.append({**row, **_measure_session(network, profile), **context})
-                progress("sessions", len(rows), 2 * len(work))
     return rows
 
 
@@ -120,16 +117,15 @@ def bench_threads(
     """
     limits = {"spu": _THREADS_OF_SPU, "mpcvit": threads_of_party(len(ROLES[profile.protocol]))}
     rows: list[Row] = []
-    for index, name in enumerate(networks):
+    for name in networks:
         program = lower_like(references, model, paper_networks(model)[name], profile)
         seconds: dict[str, list[float]] = {limit: [] for limit in limits}
-        for turn in range(rounds):
+        for _ in counted(f"{name} rounds", range(rounds), progress):
             for limit, threads in limits.items():
                 with _in_environment(THREADS_VARIABLE, str(threads)):
                     images = random_images(model, LEAST_RUNS)
                     record = run(program, images, profile, batch_size=1, insecure=True).record
                 seconds[limit].append(record.batches[-1].total.seconds)
-            progress("rounds", index * rounds + turn + 1, len(networks) * rounds)
         rows += [
             {
                 "network": name,

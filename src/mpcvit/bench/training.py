@@ -19,7 +19,7 @@ from mpcvit.bench.rows import Row
 from mpcvit.cost.estimate import estimate
 from mpcvit.data import Batch
 from mpcvit.kinds.table import SOFTMAX
-from mpcvit.progress import Progress
+from mpcvit.progress import Progress, counted
 from mpcvit.search.task import Search
 from mpcvit.train.devices import Devices
 from mpcvit.train.distilled import Distilled
@@ -35,7 +35,7 @@ def bench_training(
     """Return a row per configuration and stage: peak memory, and seconds of a step."""
     here, work = Environment.current(), [(name, own) for name in configs for own in stages]
     rows = []
-    for index, (name, stage) in enumerate(work):
+    for name, stage in counted("stages", work, progress):
         train = configs[name].train
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
             found = child.submit(_take_steps, configs[name], stage).result()
@@ -51,7 +51,6 @@ def bench_training(
                 "created": here.created,
             }
         )
-        progress("stages", index + 1, len(work))
     return rows
 
 

@@ -133,9 +133,9 @@ def rand_augment(
     coin; what moves in from outside has the colour `fill`. On grey images
     `colour` changes nothing, as there is no saturation; the others work as on RGB.
     """
-    picture = None
+    picture, operations = None, list(OPERATIONS.values())
     for _ in range(ops):
-        operation = OPERATIONS[int(rng.random() * len(OPERATIONS))]
+        operation = operations[int(rng.random() * len(operations))]
         if rng.random() >= _PROBABILITY:
             continue
         level = min(max(rng.normal(magnitude, std), 0.0), _LARGEST) / _LARGEST
@@ -154,94 +154,68 @@ class Draw(NamedTuple):
     interpolation: Image.Resampling
     fill: Fill
 
-
-def auto_contrast(image: Image.Image, draw: Draw) -> Image.Image:
-    """Stretch each channel to [0, 255]."""
-    return ImageOps.autocontrast(image)
-
-
-def equalise(image: Image.Image, draw: Draw) -> Image.Image:
-    """Flatten each channel's histogram."""
-    return ImageOps.equalize(image)
+    @property
+    def signed(self) -> float:
+        return self.level * self.sign
 
 
-def invert(image: Image.Image, draw: Draw) -> Image.Image:
-    return ImageOps.invert(image)
-
-
-def posterise(image: Image.Image, draw: Draw) -> Image.Image:
-    """Keep 4 bits at level 0, none at level 1."""
-    # not ImageOps.posterize, which refuses to keep no bit
-    step = 2 ** (4 + int(draw.level * 4))
-    return _map_levels(image, [value // step * step for value in range(256)])
-
-
-def solarise(image: Image.Image, draw: Draw) -> Image.Image:
-    """Invert what is at least as bright as a threshold: 256 at level 0, 0 at level 1."""
-    return ImageOps.solarize(image, 256 - int(draw.level * 256))
-
-
-def solarise_add(image: Image.Image, draw: Draw) -> Image.Image:
-    """Add up to 110 to the dark half of the range."""
-    added = int(draw.level * 110)
-    return _map_levels(image, [value + added * (value < 128) for value in range(256)])
-
-
-def colour(image: Image.Image, draw: Draw) -> Image.Image:
-    """Move each pixel away from its own grey, or towards it."""
-    return image if image.mode == "L" else ImageEnhance.Color(image).enhance(_factor(draw))
-
-
-def contrast(image: Image.Image, draw: Draw) -> Image.Image:
-    """Move each pixel away from the image's mean grey, or towards it."""
-    return ImageEnhance.Contrast(image).enhance(_factor(draw))
-
-
-def brightness(image: Image.Image, draw: Draw) -> Image.Image:
-    """Move each pixel away from black, or towards it."""
-    return ImageEnhance.Brightness(image).enhance(_factor(draw))
-
-
-def sharpness(image: Image.Image, draw: Draw) -> Image.Image:
-    """Move each pixel away from a 3 x 3 blur, or towards it."""
-    return ImageEnhance.Sharpness(image).enhance(_factor(draw))
-
-
-def rotate(image: Image.Image, draw: Draw) -> Image.Image:
-    """Turn about the centre by up to 30 degrees."""
-    angle = math.radians(30 * draw.level * draw.sign)
+def _rotate(image: Image.Image, draw: Draw) -> Image.Image:
+    angle = math.radians(30 * draw.signed)
     cos, sin = math.cos(angle), math.sin(angle)
     x, y = image.width / 2, image.height / 2
     return _affine(image, draw, (cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y))
 
 
-def shear_x(image: Image.Image, draw: Draw) -> Image.Image:
-    """Slant by up to 0.3 pixels per pixel."""
-    return _affine(image, draw, (1, 0.3 * draw.level * draw.sign, 0, 0, 1, 0))
+def _posterise(image: Image.Image, draw: Draw) -> Image.Image:
+    # not ImageOps.posterize, which refuses to keep no bit
+    step = 2 ** (4 + int(draw.level * 4))
+    return _map_levels(image, [value // step * step for value in range(256)])
 
 
-def shear_y(image: Image.Image, draw: Draw) -> Image.Image:
-    return _affine(image, draw, (1, 0, 0, 0.3 * draw.level * draw.sign, 1, 0))
+def _solarise_add(image: Image.Image, draw: Draw) -> Image.Image:
+    added = int(draw.level * 110)
+    return _map_levels(image, [value + added * (value < 128) for value in range(256)])
 
 
-def translate_x(image: Image.Image, draw: Draw) -> Image.Image:
-    """Shift by up to 45 % of the width."""
-    return _affine(image, draw, (1, 0, 0.45 * draw.level * draw.sign * image.width, 0, 1, 0))
+def _saturate(image: Image.Image, draw: Draw) -> Image.Image:
+    return image if image.mode == "L" else ImageEnhance.Color(image).enhance(_factor(draw))
 
 
-def translate_y(image: Image.Image, draw: Draw) -> Image.Image:
-    return _affine(image, draw, (1, 0, 0, 0, 1, 0.45 * draw.level * draw.sign * image.height))
-
-
-OPERATIONS: tuple[Callable[[Image.Image, Draw], Image.Image], ...] = (
-    *(auto_contrast, equalise, invert, rotate, posterise, solarise, solarise_add, colour),
-    *(contrast, brightness, sharpness, shear_x, shear_y, translate_x, translate_y),
-)
+OPERATIONS: dict[str, Callable[[Image.Image, Draw], Image.Image]] = {
+    # stretch each channel to [0, 255], or flatten its histogram
+    "auto_contrast": lambda image, draw: ImageOps.autocontrast(image),
+    "equalise": lambda image, draw: ImageOps.equalize(image),
+    "invert": lambda image, draw: ImageOps.invert(image),
+    # turn about the centre by up to 30 degrees
+    "rotate": _rotate,
+    # keep 4 bits at level 0, none at level 1
+    "posterise": _posterise,
+    # invert what is at least as bright as a threshold: 256 at level 0, 0 at level 1
+    "solarise": lambda image, draw: ImageOps.solarize(image, 256 - int(draw.level * 256)),
+    # add up to 110 to the dark half of the range
+    "solarise_add": _solarise_add,
+    # move each pixel away from its own grey, or towards it
+    "colour": _saturate,
+    # the same with the image's mean grey, with black, and with a 3 x 3 blur
+    "contrast": lambda image, draw: ImageEnhance.Contrast(image).enhance(_factor(draw)),
+    "brightness": lambda image, draw: ImageEnhance.Brightness(image).enhance(_factor(draw)),
+    "sharpness": lambda image, draw: ImageEnhance.Sharpness(image).enhance(_factor(draw)),
+    # slant by up to 0.3 pixels per pixel
+    "shear_x": lambda image, draw: _affine(image, draw, (1, 0.3 * draw.signed, 0, 0, 1, 0)),
+    "shear_y": lambda image, draw: _affine(image, draw, (1, 0, 0, 0.3 * draw.signed, 1, 0)),
+    # shift by up to 45 % of the width, or of the height
+    "translate_x": lambda image, draw: _affine(
+        image, draw, (1, 0, 0.45 * draw.signed * image.width, 0, 1, 0)
+    ),
+    "translate_y": lambda image, draw: _affine(
+        image, draw, (1, 0, 0, 0, 1, 0.45 * draw.signed * image.height)
+    ),
+}
 
 
 def _factor(draw: Draw) -> float:
     """Return how strongly to enhance: from 1 out to 1.9 or 0.1."""
-    return max(0.1, 1 + 0.9 * draw.level * draw.sign)
+    return max(0.1, 1 + 0.9 * draw.signed)
 
 
 def _map_levels(image: Image.Image, table: list[int]) -> Image.Image:

@@ -22,7 +22,7 @@ from mpcvit.artifacts.config import DataConfig
 from mpcvit.artifacts.image_fit import ImageFit
 from mpcvit.codec import encode
 from mpcvit.data.class_names import match_classes
-from mpcvit.data.images import fit_image
+from mpcvit.data.images import fit_image, spread_evenly
 from mpcvit.data.sources import Example, Source, SplitName, find_source
 from mpcvit.errors import UserError
 from mpcvit.progress import Progress, quiet
@@ -79,7 +79,6 @@ def load_dataset(
     channels: int,
     classes: int,
     progress: Progress = quiet,
-    cache_dir: Path | None = None,
 ) -> Dataset:
     """Load both splits, decoding them first where no cache holds them.
 
@@ -90,7 +89,7 @@ def load_dataset(
     """
     source = find_source(config)
     train, test = (
-        _load(source, config, split, image_size, channels, classes, progress, cache_dir)
+        _load(source, config, split, image_size, channels, classes, progress)
         for split in ("train", "test")
     )
     if train.classes != test.classes:
@@ -116,12 +115,7 @@ def count_classes(config: DataConfig, channels: int) -> int:
 
 def sample_evenly(split: Split, count: int) -> list[np.ndarray]:
     """Return `count` images of a split at even distances, whatever its order."""
-    return [np.asarray(split.images[index]) for index in _spread_evenly(len(split), count)]
-
-
-def _spread_evenly(total: int, count: int) -> np.ndarray:
-    """Return the indices of some of many, from the first to the last."""
-    return np.linspace(0, total - 1, min(count, total)).astype(int)
+    return [np.asarray(split.images[index]) for index in spread_evenly(len(split), count)]
 
 
 def _part(split: Split, count: int, source: Source) -> Split:
@@ -129,7 +123,7 @@ def _part(split: Split, count: int, source: Source) -> Split:
         raise UserError(
             f"data.train_images is {count}, but {source.root} has {len(split)} training images"
         )
-    return _subset(split, _spread_evenly(len(split), count))
+    return _subset(split, spread_evenly(len(split), count))
 
 
 def _set_apart(split: Split, count: int, classes: int) -> tuple[Split, Split]:
@@ -146,7 +140,7 @@ def _set_apart(split: Split, count: int, classes: int) -> tuple[Split, Split]:
                 f"data.validation_images is {count}, but class {label} has only "
                 f"{len(of_class)} training images: some must remain"
             )
-        chosen.append(of_class[_spread_evenly(len(of_class), wanted)])
+        chosen.append(of_class[spread_evenly(len(of_class), wanted)])
     apart = np.zeros(len(split), bool)
     apart[np.concatenate(chosen)] = True
     return _subset(split, np.flatnonzero(~apart)), _subset(split, np.flatnonzero(apart))
@@ -167,7 +161,6 @@ def load_split(
     channels: int,
     classes: int | tuple[str, ...],
     progress: Progress = quiet,
-    cache_dir: Path | None = None,
 ) -> Split:
     """Load one split; the other one may be missing.
 
@@ -176,7 +169,7 @@ def load_split(
     """
     source = find_source(config)
     count = classes if isinstance(classes, int) else None
-    loaded = _load(source, config, split, image_size, channels, count, progress, cache_dir)
+    loaded = _load(source, config, split, image_size, channels, count, progress)
     if isinstance(classes, int):
         return loaded
     matched = match_classes(loaded.classes, classes, where=str(source.root))
@@ -192,7 +185,6 @@ def _load(
     channels: int,
     classes: int | None,
     progress: Progress,
-    cache_dir: Path | None,
 ) -> Split:
     crop, fit = config.eval_crop, config.fit
     if split == "train":  # kept whole: augmentation cuts
@@ -214,7 +206,7 @@ def _load(
         settings["fit"] = encode(fit)
     key = _cache_key(source, split=split, **settings)
     report = partial(progress, f"decoding {split} images")
-    decoded = cached(cache_dir or cache_folder(), key, decode, report)
+    decoded = cached(cache_folder(), key, decode, report)
     _refuse_class_count(source, len(decoded.classes), classes)
     return decoded
 

@@ -281,9 +281,8 @@ def read_photos(
     A file that cannot be read is skipped, or refused if `strict`.
     """
     pictures = _find_pictures(Path(folder))
-    chosen = np.linspace(0, len(pictures) - 1, min(most, len(pictures))).astype(int)
     images, skipped = _read_each(
-        [pictures[index] for index in chosen],
+        [pictures[index] for index in spread_evenly(len(pictures), most)],
         lambda path: make_inputs([path], model, data).images[0],
         lambda path: strict,
         partial(progress, "reading photos"),
@@ -296,6 +295,11 @@ def read_photos(
             f"{reason}; calibration needs at least {FEWEST_PHOTOS}"
         )
     return Photos(images=np.stack(images), skipped=skipped)
+
+
+def spread_evenly(total: int, count: int) -> np.ndarray:
+    """Return the indices of some of many, from the first to the last."""
+    return np.linspace(0, total - 1, min(count, total)).astype(int)
 
 
 def sift_pictures(

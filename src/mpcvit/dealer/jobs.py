@@ -159,16 +159,6 @@ class Job:
         except (UserError, ValueError, TypeError, RecursionError) as error:
             raise DealerError("the job cannot be understood") from error
 
-    def outline(self) -> "JobOutline":
-        return JobOutline(
-            document=self.to_bytes(),
-            digest=self.digest,
-            inferences=self.inferences,
-            seeds=self.seeds,
-            key=self.key,
-            spu=self.spu,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class JobOutline:

@@ -10,7 +10,6 @@ well-formed: what is not decrypts to a seed that nobody knows.
 
 import hashlib
 import hmac
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from mpcvit.dealer.generator import SEED_BYTES
 from mpcvit.errors import UserError
-from mpcvit.storage import replacing_folder
+from mpcvit.storage import replacing_folder, write_text
 
 PRIVATE_FILE, PUBLIC_FILE = "private.pem", "public.pem"
 _BITS = 3072
@@ -81,9 +80,7 @@ def make_keys(folder: Path) -> PublicKey:
         serialization.NoEncryption(),
     )
     with replacing_folder(folder) as temporary:
-        handle = os.open(temporary / PRIVATE_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(private)
+        write_text(temporary / PRIVATE_FILE, private.decode(), private=True)
         (temporary / PUBLIC_FILE).write_text(_public_pem(key), encoding="ascii")
     return load_public_key(folder / PUBLIC_FILE)
 

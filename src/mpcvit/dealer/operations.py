@@ -6,7 +6,7 @@ that the arrays fit each other, as in a b = c. The correction is all that the
 dealer gives away; without the other's c it is a random number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -16,7 +16,6 @@ from mpcvit.dealer.ring import Ring, ring_of
 from mpcvit.dealer.script import Kind, Step
 
 Seeds = tuple[bytes, ...]
-_Pieces = list[list[np.ndarray]]  # by operand, then by party
 
 
 def adjust(step: Step, seeds: Seeds, counts: Sequence[int]) -> bytes:
@@ -29,77 +28,43 @@ def adjust(step: Step, seeds: Seeds, counts: Sequence[int]) -> bytes:
     with np.errstate(over="ignore"):
         if step.kind is Kind.RANDOM_BIT:
             bits = draw_bits(seeds, counts[0], step.shape[0])
-            buffers = [ring.subtract(ring.embed(bits), _sum(ring, pieces[0]))]
+            buffers = [ring.subtract(ring.embed(bits), reduce(ring.add, pieces[0]))]
         else:
-            buffers = _CORRECTIONS[step.kind](ring, pieces, step)
+            buffers = _correct(step, ring, pieces)
     return b"".join(np.ascontiguousarray(buffer).tobytes() for buffer in buffers)
 
 
-def _sum(ring: Ring, parts: Sequence[np.ndarray]) -> np.ndarray:
-    return reduce(ring.add, parts)
+def _correct(step: Step, ring: Ring, pieces: list[list[np.ndarray]]) -> list[np.ndarray]:
+    """Return the corrections of a step. `pieces` are random arrays by operand, then by party."""
 
+    def summed(operand: int) -> np.ndarray:
+        return reduce(ring.add, pieces[operand])
 
-def _exclusive_or(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return reduce(np.bitwise_xor, parts)
+    def xored(operand: int) -> np.ndarray:
+        return reduce(np.bitwise_xor, pieces[operand])
 
-
-def _mul(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """Return a b - c."""
-    a, b, c = (_sum(ring, parts) for parts in pieces)
-    return [ring.subtract(ring.multiply(a, b), c)]
-
-
-def _mul_private(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """Return a b - c, where one party drew a and the other b."""
-    factors, c = pieces
-    return [ring.subtract(reduce(ring.multiply, factors), _sum(ring, c))]
-
-
-def _square(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """Return a a - b."""
-    a, b = (_sum(ring, parts) for parts in pieces)
-    return [ring.subtract(ring.multiply(a, a), b)]
-
-
-def _dot(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """Return A B - C, as matrices."""
-    a, b, c = (_sum(ring, parts) for parts in pieces)
-    m, n, k = step.shape
-    return [ring.subtract(ring.matmul(a, b, (m, n, k)), c)]
-
-
-def _and(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """Return (a and b) xor c."""
-    a, b, c = map(_exclusive_or, pieces)
-    return [(a & b) ^ c]
-
-
-def _truncate(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """Return (a >> shift) - b, with a's sign."""
-    a, b = (_sum(ring, parts) for parts in pieces)
-    return [ring.subtract(ring.shift_right_signed(a, step.shift), b)]
-
-
-def _truncate_probably(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """Return (a without its highest bit >> shift) - b, and the highest bit - c."""
-    a, b, c = (_sum(ring, parts) for parts in pieces)
-    rest = ring.shift_right(ring.shift_left(a, 1), step.shift + 1)
-    highest = ring.shift_right(a, 8 * step.width - 1)
-    return [ring.subtract(rest, b), ring.subtract(highest, c)]
-
-
-def _equal_zero(ring: Ring, pieces: _Pieces, step: Step) -> list[np.ndarray]:
-    """Return the bits of a, shared by sums, xor b, shared by exclusive or."""
-    return [_sum(ring, pieces[0]) ^ _exclusive_or(pieces[1])]
-
-
-_CORRECTIONS: dict[Kind, Callable[[Ring, _Pieces, Step], list[np.ndarray]]] = {
-    Kind.MUL: _mul,
-    Kind.MUL_PRIVATE: _mul_private,
-    Kind.SQUARE: _square,
-    Kind.DOT: _dot,
-    Kind.AND: _and,
-    Kind.TRUNCATE: _truncate,
-    Kind.TRUNCATE_PROBABLY: _truncate_probably,
-    Kind.EQUAL_ZERO: _equal_zero,
-}
+    match step.kind:
+        case Kind.MUL:  # a b - c
+            made = ring.multiply(summed(0), summed(1))
+        case Kind.MUL_PRIVATE:  # the same, where one party drew a and the other b
+            made = reduce(ring.multiply, pieces[0])
+        case Kind.SQUARE:  # a a - b
+            factor = summed(0)
+            made = ring.multiply(factor, factor)
+        case Kind.DOT:  # A B - C, as matrices
+            rows, columns, inner = step.shape
+            made = ring.matmul(summed(0), summed(1), (rows, columns, inner))
+        case Kind.TRUNCATE:  # (a >> shift) - b, with a's sign
+            made = ring.shift_right_signed(summed(0), step.shift)
+        case Kind.TRUNCATE_PROBABLY:  # (a without its highest bit >> shift) - b; that bit - c
+            whole = summed(0)
+            rest = ring.shift_right(ring.shift_left(whole, 1), step.shift + 1)
+            highest = ring.shift_right(whole, 8 * step.width - 1)
+            return [ring.subtract(rest, summed(1)), ring.subtract(highest, summed(2))]
+        case Kind.AND:  # (a and b) xor c
+            return [(xored(0) & xored(1)) ^ xored(2)]
+        case Kind.EQUAL_ZERO:  # the bits of a, shared by sums, xor b, shared by exclusive or
+            return [summed(0) ^ xored(1)]
+        case _:
+            raise AssertionError(step.kind)
+    return [ring.subtract(made, summed(-1))]

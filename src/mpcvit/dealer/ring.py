@@ -6,6 +6,7 @@ and a high 64-bit half along a last axis.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -33,11 +34,11 @@ class Ring:
             return np.frombuffer(content, "<u8").reshape(-1, 2)
         return np.frombuffer(content, f"<u{self.width}")
 
-    def embed(self, bits: Array) -> Array:
-        """Return zeros and ones as elements."""
+    def embed(self, numbers: Array) -> Array:
+        """Return whole numbers of up to 64 bits as elements."""
         if self.width == 16:
-            return np.stack([bits.astype("<u8"), np.zeros(bits.shape, "<u8")], axis=-1)
-        return bits.astype(f"<u{self.width}")
+            return np.stack([numbers.astype("<u8"), np.zeros(numbers.shape, "<u8")], axis=-1)
+        return numbers.astype(f"<u{self.width}")
 
     def shift_right_signed(self, x: Array, bits: int) -> Array:
         """Shift right, and fill with the sign."""
@@ -63,16 +64,11 @@ class Ring:
         for weight in range(limbs):
             rows = np.concatenate([left[index] for index in range(weight + 1)], axis=1)
             columns = np.concatenate([right[weight - index] for index in range(weight + 1)])
-            part = self._widen((rows @ columns).astype("<u8").reshape(-1))
+            part = self.embed((rows @ columns).astype("<u8").reshape(-1))
             part = self.shift_left(part, weight * _LIMB_BITS)
             total = part if total is None else self.add(total, part)
         assert total is not None, "a ring has limbs"
         return total
-
-    def _widen(self, numbers: Array) -> Array:
-        if self.width == 16:
-            return np.stack([numbers, np.zeros_like(numbers)], axis=-1)
-        return numbers.astype(f"<u{self.width}")
 
 
 MOST_INNER = 1 << 18
@@ -110,28 +106,20 @@ def _multiply_pairs(x: Array, y: Array) -> Array:
     return np.stack([(low & _HALF) | (middle << _32), high], axis=-1)
 
 
-def _shift_pairs_left(x: Array, bits: int) -> Array:
-    low, high = x[..., 0], x[..., 1]
+def _shift_pairs(x: Array, bits: int, *, left: bool) -> Array:
+    """Shift pairs; what leaves one half enters the other."""
+    from_half, into_half = (x[..., 0], x[..., 1]) if left else (x[..., 1], x[..., 0])
+    shift, back = (np.left_shift, np.right_shift) if left else (np.right_shift, np.left_shift)
     if bits == 0:
         return x
     if bits >= 128:
         return np.zeros_like(x)
     if bits >= 64:
-        return np.stack([np.zeros_like(low), low << np.uint64(bits - 64)], axis=-1)
-    carried = low >> np.uint64(64 - bits)
-    return np.stack([low << np.uint64(bits), (high << np.uint64(bits)) | carried], axis=-1)
-
-
-def _shift_pairs_right(x: Array, bits: int) -> Array:
-    low, high = x[..., 0], x[..., 1]
-    if bits == 0:
-        return x
-    if bits >= 128:
-        return np.zeros_like(x)
-    if bits >= 64:
-        return np.stack([high >> np.uint64(bits - 64), np.zeros_like(high)], axis=-1)
-    carried = high << np.uint64(64 - bits)
-    return np.stack([(low >> np.uint64(bits)) | carried, high >> np.uint64(bits)], axis=-1)
+        rest, moved = np.zeros_like(from_half), shift(from_half, np.uint64(bits - 64))
+    else:
+        rest = shift(from_half, np.uint64(bits))
+        moved = shift(into_half, np.uint64(bits)) | back(from_half, np.uint64(64 - bits))
+    return np.stack([rest, moved] if left else [moved, rest], axis=-1)
 
 
 def _shift_words(shift: Callable[[Array, Array], Array]) -> Callable[[Array, int], Array]:
@@ -162,7 +150,7 @@ _RINGS = {
         add=_add_pairs,
         subtract=_subtract_pairs,
         multiply=_multiply_pairs,
-        shift_left=_shift_pairs_left,
-        shift_right=_shift_pairs_right,
+        shift_left=partial(_shift_pairs, left=True),
+        shift_right=partial(_shift_pairs, left=False),
     ),
 }

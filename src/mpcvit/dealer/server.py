@@ -149,10 +149,8 @@ class _DealerService:
 
     async def _receive(self, guest: Guest[Request]) -> None:
         """Answer one request, and log it."""
-        line, started = (
-            DealerLogLine(peer=guest.address, certificate=guest.peer.name),
-            time.monotonic(),
-        )
+        line = DealerLogLine(peer=guest.address, certificate=guest.peer.name)
+        started = time.monotonic()
         reply = _Reply(guest, asyncio.get_running_loop(), self._stall_s)
         work = (guest.first, guest.peer, reply, line)
         try:

@@ -48,14 +48,19 @@ def differences(accuracies: Mapping[str, Mapping[int, float]]) -> list[Differenc
     return found
 
 
+def reach_of_mean(values: Sequence[float]) -> float:
+    """Return half of Student's interval of a mean."""
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+
+
 def _difference(network: str, other: str, pairs: Sequence[float]) -> Difference:
     mean = statistics.fmean(pairs)
     low: float | str = ""
     high: float | str = ""
     verdict = "one seed: undecided"
     if len(pairs) > 1:
-        quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(pairs) - 1))
-        reach = quantile * statistics.stdev(pairs) / math.sqrt(len(pairs))
+        reach = reach_of_mean(pairs)
         low, high = round(mean - reach, 2), round(mean + reach, 2)
         verdict = "more" if mean > reach else "less" if mean < -reach else "undecided"
     return Difference(

@@ -109,14 +109,12 @@ def mpcvit(
     per_layer: bool = False,
     mlp_form: MlpForm | None = None,
     gelu_threshold: float = DEFAULT_GELU_THRESHOLD,
-    settings: tuple[str, ...] = (),
     label: str = "",
 ) -> Recipe:
     """Return heads chosen by a search at a ratio; `label` tells one kind of search from another."""
     stem, end = label or ("per-layer" if per_layer else "mpcvit"), "-distilled" * distilled
     return Recipe(
         name=f"{stem}-{ratio}{end}",
-        settings=settings,
         derivation=Derivation(
             search=search,
             ratio=ratio,
@@ -128,14 +126,13 @@ def mpcvit(
     )
 
 
-def within(budget_s: float, *, mlp_form: MlpForm | None = None) -> Recipe:
+def within(
+    budget_s: float, *, search: SearchRecipe = SEARCH, mlp_form: MlpForm | None = None
+) -> Recipe:
     """Return a distilled network of the heads with the largest alpha within a budget of seconds."""
-    derivation = Derivation(search=SEARCH, budget_s=budget_s, mlp_form=mlp_form)
-    return Recipe(
-        name=f"mpcvit-{budget_s:g}s-distilled",
-        derivation=derivation,
-        teacher=SOFTMAX,
-    )
+    derivation = Derivation(search=search, budget_s=budget_s, mlp_form=mlp_form)
+    name = f"mpcvit-{budget_s:g}s-distilled"
+    return Recipe(name=name, derivation=derivation, teacher=SOFTMAX)
 
 
 def found(budget_s: float) -> Recipe:

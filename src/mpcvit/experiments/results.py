@@ -17,7 +17,7 @@ from mpcvit.artifacts.resolve import fewer_tokens
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.errors import UserError
 from mpcvit.experiments.catalogue import Experiment, find_experiment
-from mpcvit.experiments.differences import CONFIDENCE, differences
+from mpcvit.experiments.differences import CONFIDENCE, differences, reach_of_mean
 from mpcvit.experiments.published import published
 from mpcvit.experiments.recipes import Recipe, SearchRecipe
 from mpcvit.report.charts.heads import mean_alphas
@@ -221,9 +221,7 @@ def interval(percents: Sequence[float], images: int) -> tuple[float, float]:
         right = round(percents[0] / 100 * images)
         found = stats.binomtest(right, images).proportion_ci(CONFIDENCE, method="wilson")
         return 100 * float(found.low), 100 * float(found.high)
-    mean, deviation = statistics.fmean(percents), statistics.stdev(percents)
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(percents) - 1))
-    reach = quantile * deviation / math.sqrt(len(percents))
+    mean, reach = statistics.fmean(percents), reach_of_mean(percents)
     return max(0.0, mean - reach), min(100.0, mean + reach)
 
 

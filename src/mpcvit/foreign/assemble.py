@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from mpcvit.artifacts.config import ModelConfig, Pooling
-from mpcvit.errors import UserError
 from mpcvit.foreign.mapping import Matched
 from mpcvit.foreign.preprocessing import Preprocessing
+from mpcvit.foreign.unusable import UnusableError
 from mpcvit.model.positions import resize_positions
 
 SECOND_HEAD = "second_head"
@@ -49,9 +49,7 @@ def join_heads(matched: Matched) -> bool:
     return True
 
 
-def place_tokens(
-    matched: Matched, pooling: Pooling, *, placed: int | None, origin: str
-) -> tuple[int, int]:
+def place_tokens(matched: Matched, pooling: Pooling, *, placed: int | None) -> tuple[int, int]:
     """Give every token its position; return the number of extra tokens and the patches' side.
 
     Positions may belong to all tokens, or to the patches with or without the class token.
@@ -69,9 +67,8 @@ def place_tokens(
         None,
     )
     if covered is None:
-        raise UserError(
-            f"{origin} has positions for {len(position) - leading} patches, which do not make a "
-            "square image"
+        raise UnusableError(
+            f"has positions for {len(position) - leading} patches, which do not make a square image"
         )
     patches = position[covered:]
     first = np.zeros((leading, width), np.float32)
@@ -101,14 +98,13 @@ def change_size(
     image_size: int,
     *,
     antialias: bool,
-    origin: str,
 ) -> ModelConfig:
     """Return a model for images of another size; its positions are interpolated, bicubic."""
     if image_size == model.image_size:
         return model
     if image_size % model.patch_size:
-        raise UserError(
-            f"{origin} has patches of {model.patch_size} pixels, so an image of {image_size} "
+        raise UnusableError(
+            f"has patches of {model.patch_size} pixels, so an image of {image_size} "
             "pixels cannot be cut into them"
         )
     changed = replace(model, image_size=image_size)

@@ -31,6 +31,7 @@ from mpcvit.foreign.model import (
     name_classes,
 )
 from mpcvit.foreign.preprocessing import Preprocessing, read_normalisation, read_timm
+from mpcvit.foreign.unusable import UnusableError
 from mpcvit.kinds.table import RELU_SOFTMAX, SCALING, SOFTMAX
 
 _BLOCK = "classifier.blocks.{n}"
@@ -88,7 +89,7 @@ def recognises(names: Mapping[str, Any]) -> bool:
 def convert(source: Source, options: Options) -> ForeignModel:
     if options.image_size is not None:
         raise UserError("--image-size is for models of timm and Hugging Face")
-    matched = match(source.tensors, _LAYOUT, source.origin)
+    matched = match(source.tensors, _LAYOUT)
     alphas = _take(matched, "alpha")
     betas = _take(matched, "beta")
     name = _model_name(source)
@@ -96,11 +97,9 @@ def convert(source: Source, options: Options) -> ForeignModel:
         stated=next((alpha.shape[1] for alpha in alphas if _is_head_wise(alpha)), None),
         usual=_usual_heads(name),
         options=options,
-        origin=source.origin,
     )
     model = describe_model(
         matched,
-        source.origin,
         heads=heads,
         block=BlockForm.LITE,
         norm_eps=1e-5,
@@ -108,10 +107,8 @@ def convert(source: Source, options: Options) -> ForeignModel:
     )
     layers = tuple(
         LayerArchitecture(
-            heads=_decide_heads(alphas[index], model, index, source.origin)
-            if alphas
-            else (SOFTMAX,) * heads,
-            mlp=_decide_mlp(betas[index], options.relu_after, index, source.origin)
+            heads=_decide_heads(alphas[index], model, index) if alphas else (SOFTMAX,) * heads,
+            mlp=_decide_mlp(betas[index], options.relu_after, index)
             if betas
             else MlpForm.ACTIVATED,
         )
@@ -121,7 +118,7 @@ def convert(source: Source, options: Options) -> ForeignModel:
         model=model,
         architecture=Architecture(layers=layers),
         parameters=nest(matched.parameters),
-        classes=name_classes(None, model.classes, options=options, origin=source.origin),
+        classes=name_classes(None, model.classes, options=options),
         preprocessing=_find_preprocessing(source, model),
         origin=f"MPCViT authors' {name or 'ViT'}",
     )
@@ -150,12 +147,9 @@ def _is_head_wise(alpha: np.ndarray) -> bool:
     return alpha.size > 1 and alpha.shape == (1, alpha.size, 1, 1)
 
 
-def _decide_heads(
-    alpha: np.ndarray, model: ModelConfig, layer: int, origin: str
-) -> tuple[HeadChoice, ...]:
+def _decide_heads(alpha: np.ndarray, model: ModelConfig, layer: int) -> tuple[HeadChoice, ...]:
     """Read one alpha for a layer, one per head, or one per query row for all heads alike."""
-    where = f"{origin}: alpha of layer {layer}"
-    _require_binary(alpha, where)
+    _require_binary(alpha, f"an alpha of layer {layer}")
     kinds = tuple(RELU_SOFTMAX if value else SCALING for value in alpha.ravel())
     if alpha.size == 1:
         return kinds * model.heads
@@ -163,25 +157,25 @@ def _decide_heads(
         return kinds
     if alpha.shape == (1, 1, model.tokens, 1):
         return (kinds if len(set(kinds)) > 1 else kinds[0],) * model.heads
-    raise UserError(
-        f"{where} has the shape {alpha.shape}, which is neither per layer, nor per head "
-        f"({model.heads}), nor per row ({model.tokens})"
+    raise UnusableError(
+        f"has an alpha of layer {layer} of shape {alpha.shape}, which is neither per layer, nor "
+        f"per head ({model.heads}), nor per row ({model.tokens})"
     )
 
 
-def _decide_mlp(beta: np.ndarray, relu_after: bool, layer: int, origin: str) -> MlpChoice:
-    _require_binary(beta, f"{origin}: beta of layer {layer}")
+def _decide_mlp(beta: np.ndarray, relu_after: bool, layer: int) -> MlpChoice:
+    _require_binary(beta, f"a beta of layer {layer}")
     linearised = MlpForm.LINEAR_RELU if relu_after else MlpForm.LINEAR
     forms = tuple(MlpForm.ACTIVATED if value else linearised for value in beta)
     return forms if len(set(forms)) > 1 else forms[0]
 
 
-def _require_binary(choices: np.ndarray, where: str) -> None:
+def _require_binary(choices: np.ndarray, what: str) -> None:
     between = choices[(choices != 0) & (choices != 1)]
     if between.size:
-        raise UserError(
-            f"{where} is {between[0]:.4g}, neither 0 nor 1: this file is a search, not its result; "
-            "use the checkpoint that was retrained after it"
+        raise UnusableError(
+            f"has {what} that is {between[0]:.4g}, neither 0 nor 1: this file is a search, not its "
+            "result; use the checkpoint that was retrained after it"
         )
 
 
@@ -197,6 +191,4 @@ def _find_preprocessing(source: Source, model: ModelConfig) -> Preprocessing:
         recorded["crop_pct"] = 1.0
         if read_normalisation(recorded["mean"], recorded["std"], model.channels)[0] is None:
             recorded["mean"], recorded["std"] = constants
-    return read_timm(
-        recorded, image_size=model.image_size, channels=model.channels, where=source.origin
-    )
+    return read_timm(recorded, image_size=model.image_size, channels=model.channels)

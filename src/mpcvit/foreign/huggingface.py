@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Activation, BlockForm, Pooling
 from mpcvit.artifacts.forms import NormForm
-from mpcvit.errors import UserError
 from mpcvit.foreign.assemble import SECOND_HEAD, change_size, cover, scale_fit
 from mpcvit.foreign.mapping import Layout, Rule, embedding, linear, match, nest, norm, tokens
 from mpcvit.foreign.model import (
@@ -31,6 +30,7 @@ from mpcvit.foreign.model import (
     name_classes,
 )
 from mpcvit.foreign.preprocessing import read_huggingface
+from mpcvit.foreign.unusable import UnusableError, about
 from mpcvit.kinds.table import SOFTMAX
 
 _POOLER = ("attention.out_proj", "layernorm", "mlp.fc1", "mlp.fc2")  # of SigLIP
@@ -108,80 +108,77 @@ def recognises(names: Mapping[str, Any]) -> bool:
 
 
 def convert(source: Source, options: Options) -> ForeignModel:
-    config, origin = source.config, source.origin
+    config = source.config
     if not config:
-        raise UserError(
-            f"{origin} is Hugging Face's, whose config.json says how to compute it: "
+        raise UnusableError(
+            "is Hugging Face's, whose config.json says how to compute it: "
             "give the folder that holds both"
         )
     key = _family_of(source.tensors)
     assert key is not None
     family, layout = FAMILIES[key], _layout(key, source.tensors)
     if not any(name.endswith("classifier.weight") for name in source.tensors):
-        refuse_headless(family, origin)
+        refuse_headless(family)
     if config.get("quantization_config"):
-        raise UserError(
-            f"{origin} is quantised, as quantization_config in its config.json says: save the "
+        raise UnusableError(
+            "is quantised, as quantization_config in its config.json says: save the "
             "model in float32, without quantisation"
         )
-    matched = match(source.tensors, layout, origin)
+    matched = match(source.tensors, layout)
     settings = config.get("vision_config", {}) if family.is_nested else config
     if not isinstance(settings, Mapping):
-        raise UserError(f"{origin}: 'vision_config' in its config.json must be an object")
+        raise UnusableError("has 'vision_config' in its config.json, which must be an object")
     heads = settings.get("num_attention_heads", _HEADS)
     if heads is not None and type(heads) is not int:
-        raise UserError(f"{origin}: num_attention_heads must be a whole number, not {heads!r}")
+        raise UnusableError(f"has num_attention_heads {heads!r}, which must be a whole number")
     model = describe_model(
         matched,
-        origin,
-        heads=choose_heads(stated=heads, options=options, origin=origin),
+        heads=choose_heads(stated=heads, options=options),
         block=BlockForm.PRE,
         pooling=family.pooling,
         placed=family.placed,
-        norm_eps=_find_eps(settings, family, origin),
-        activation=_find_activation(settings, family, origin),
+        norm_eps=_find_eps(settings, family),
+        activation=_find_activation(settings, family),
     )
     stated = settings.get("num_hidden_layers")
     if stated not in (None, model.depth):
-        raise UserError(
-            f"{origin} has {model.depth} layers, but its config.json says num_hidden_layers = "
+        raise UnusableError(
+            f"has {model.depth} layers, but its config.json says num_hidden_layers = "
             f"{stated!r}: download both again"
         )
-    preprocessing = read_huggingface(
-        source.preprocessing,
-        usual=family.processor,
-        channels=model.channels,
-        where=str(Path(origin).parent / source.preprocessor),
-    )
+    with about(str(Path(source.origin).parent / source.preprocessor)):
+        preprocessing = read_huggingface(
+            source.preprocessing, usual=family.processor, channels=model.channels
+        )
     found, patch = preprocessing.image_size, model.patch_size
     covered = None if found is None else cover(found, patch)
     wanted = options.image_size or (family.resizes and covered) or model.image_size
     # what the network was made for, beyond which it takes nothing there
-    fits = found in (None, wanted, _find_size(settings, origin)) or family.resizes
+    fits = found in (None, wanted, _find_size(settings)) or family.resizes
     if not options.image_size and not (fits and covered in (None, wanted)):
         other = f", or add --image-size {covered} to interpolate positions"
-        raise UserError(
-            f"{origin} takes images of {model.image_size} pixels, but its {source.preprocessor} "
+        raise UnusableError(
+            f"takes images of {model.image_size} pixels, but its {source.preprocessor} "
             f"makes images of {found}: mend that file"
             + (other if covered not in (0, wanted) else "")
         )
-    model = change_size(model, matched, wanted, antialias=family.antialias, origin=origin)
+    model = change_size(model, matched, wanted, antialias=family.antialias)
     architecture = Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads)
     return ForeignModel(
         model=model,
         architecture=replace(architecture, norm=family.norm),
         parameters=nest(matched.parameters),
         classes=name_classes(
-            config.get("id2label"), model.classes, key="id2label", options=options, origin=origin
+            config.get("id2label"), model.classes, key="id2label", options=options
         ),
         preprocessing=scale_fit(preprocessing, model),
         origin=f"Hugging Face's {family.name}ForImageClassification",
     )
 
 
-def refuse_headless(family: _Family, origin: str) -> NoReturn:
-    raise UserError(
-        f"{origin} has no classifier, only the network before it: train one with "
+def refuse_headless(family: _Family) -> NoReturn:
+    raise UnusableError(
+        f"has no classifier, only the network before it: train one with "
         f"{family.name}ForImageClassification first"
     )
 
@@ -310,29 +307,29 @@ def _tower_layout(project: str, *, has_class: bool) -> Layout:
     )
 
 
-def _find_size(settings: Mapping[str, Any], origin: str) -> int:
+def _find_size(settings: Mapping[str, Any]) -> int:
     """Return the pixels of an image that the network was made for."""
     size = settings.get("image_size", _IMAGE_SIZE)
     sides = size if isinstance(size, list) else [size]
     if not sides or any(type(side) is not int or side != sides[0] for side in sides):
-        raise UserError(
-            f"{origin} takes images of {' x '.join(map(str, sides))} pixels, as image_size in its "
+        raise UnusableError(
+            f"takes images of {' x '.join(map(str, sides))} pixels, as image_size in its "
             "config.json says, but only square ones can be read: train it with square images"
         )
     return sides[0]
 
 
-def _find_eps(settings: Mapping[str, Any], family: _Family, origin: str) -> float:
+def _find_eps(settings: Mapping[str, Any], family: _Family) -> float:
     eps = settings.get("layer_norm_eps", family.eps)
     if type(eps) is not float or not math.isfinite(eps):
-        raise UserError(f"{origin}: layer_norm_eps must be a number, not {eps!r}")
+        raise UnusableError(f"has layer_norm_eps {eps!r}, which must be a number")
     return eps
 
 
-def _find_activation(settings: Mapping[str, Any], family: _Family, origin: str) -> Activation:
+def _find_activation(settings: Mapping[str, Any], family: _Family) -> Activation:
     name = settings.get("hidden_act", family.activation)
     if not isinstance(name, str) or name not in _ACTIVATIONS:
-        raise UserError(
-            f"{origin} uses hidden_act {name!r}, but only {', '.join(_ACTIVATIONS)} can be read"
+        raise UnusableError(
+            f"uses hidden_act {name!r}, but only {', '.join(_ACTIVATIONS)} can be read"
         )
     return _ACTIVATIONS[name]

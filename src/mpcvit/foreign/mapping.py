@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mpcvit.errors import UserError
 from mpcvit.foreign.tensor import Tensor
+from mpcvit.foreign.unusable import UnusableError
 
 _FLOATS = frozenset(("float16", "bfloat16", "float32", "float64"))
 _LISTED = 8  # names that a message spells out
@@ -89,13 +89,13 @@ class Matched:
     sizes: dict[str, int]
 
 
-def match(tensors: Mapping[str, Tensor], layout: Layout, origin: str) -> Matched:
+def match(tensors: Mapping[str, Tensor], layout: Layout) -> Matched:
     """Consume every tensor by the layout's rules; refuse what is left over or missing."""
     depth = _count_blocks(tensors, layout)
     rules = list(_expand(tensors, layout, depth))
-    _require_names(tensors, layout, rules, origin)
-    sizes = {"depth": depth, **_unify(tensors, layout, rules, origin)}
-    return Matched({rule.ours: _make(tensors, rule, origin) for rule in rules}, sizes)
+    _require_names(tensors, layout, rules)
+    sizes = {"depth": depth, **_unify(tensors, layout, rules)}
+    return Matched({rule.ours: _make(tensors, rule) for rule in rules}, sizes)
 
 
 def nest(parameters: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -212,9 +212,7 @@ def _expand(tensors: Mapping[str, Tensor], layout: Layout, depth: int) -> Iterat
             yield from own
 
 
-def _require_names(
-    tensors: Mapping[str, Tensor], layout: Layout, rules: Sequence[Rule], origin: str
-) -> None:
+def _require_names(tensors: Mapping[str, Tensor], layout: Layout, rules: Sequence[Rule]) -> None:
     wanted = dict.fromkeys(name for rule in rules for name in rule.theirs)
     unused = [_pattern(template) for template in layout.unused]
     missing = [name for name in wanted if name not in tensors]
@@ -233,16 +231,14 @@ def _require_names(
             reason = f"has {', '.join(found)}, which cannot be read here, so take a plain ViT"
         elif not unexpected:
             reason = "is incomplete, so download or save it again"
-        raise UserError(f"{origin} looks like {layout.project}, but {reason}: it {listed}")
+        raise UnusableError(f"looks like {layout.project}, but {reason}: it {listed}")
 
 
 def _any(pattern: str, names: Sequence[str]) -> bool:
     return any(re.search(pattern, name) for name in names)
 
 
-def _unify(
-    tensors: Mapping[str, Tensor], layout: Layout, rules: Sequence[Rule], origin: str
-) -> dict[str, int]:
+def _unify(tensors: Mapping[str, Tensor], layout: Layout, rules: Sequence[Rule]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     misfits = []
     for rule in rules:
@@ -257,8 +253,8 @@ def _unify(
             if shape != expected:
                 misfits.append(f"{name} is {_spell(shape)} instead of {_spell(expected)}")
     if misfits:
-        raise UserError(
-            f"{origin} looks like {layout.project}, but shapes do not fit, so download it again or "
+        raise UnusableError(
+            f"looks like {layout.project}, but shapes do not fit, so download it again or "
             f"take a plain ViT: {shorten(misfits)}"
         )
     return sizes
@@ -280,22 +276,22 @@ def _spell(shape: Sequence[int | str]) -> str:
     return " x ".join(map(str, shape)) or "a single number"
 
 
-def _make(tensors: Mapping[str, Tensor], rule: Rule, origin: str) -> np.ndarray:
-    parts = [rule.change(_read_floats(tensors[name], name, origin)) for name in rule.theirs]
+def _make(tensors: Mapping[str, Tensor], rule: Rule) -> np.ndarray:
+    parts = [rule.change(_read_floats(tensors[name], name)) for name in rule.theirs]
     joined = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
     return np.ascontiguousarray(joined)
 
 
-def _read_floats(tensor: Tensor, name: str, origin: str) -> np.ndarray:
+def _read_floats(tensor: Tensor, name: str) -> np.ndarray:
     if tensor.dtype not in _FLOATS:
-        raise UserError(
-            f"{origin}: {name} holds {tensor.dtype} numbers, but only floating-point weights "
+        raise UnusableError(
+            f"holds {tensor.dtype} numbers in {name}, but only floating-point weights "
             "can be read: save the model in float32, without quantisation"
         )
     with np.errstate(over="ignore"):  # what overflows is refused just below
         numbers = tensor.read().astype(np.float32)
     if not np.isfinite(numbers).all():
-        raise UserError(
-            f"{origin}: {name} holds values that are not finite: train or download it again"
+        raise UnusableError(
+            f"holds values in {name} that are not finite: train or download it again"
         )
     return numbers

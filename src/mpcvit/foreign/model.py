@@ -13,6 +13,7 @@ from mpcvit.foreign.assemble import fold_defaults, fold_scales, join_heads, plac
 from mpcvit.foreign.mapping import Matched
 from mpcvit.foreign.preprocessing import Preprocessing
 from mpcvit.foreign.tensor import Tensor
+from mpcvit.foreign.unusable import UnusableError
 
 # of Hugging Face; the second nests it, beside the tokenizer's settings
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
@@ -71,7 +72,6 @@ class Source:
 
 def describe_model(
     matched: Matched,
-    origin: str,
     *,
     heads: int,
     block: BlockForm,
@@ -88,8 +88,8 @@ def describe_model(
     """
     own, sizes = matched.parameters, matched.sizes
     if sizes["classes"] == 1:
-        raise UserError(
-            f"{origin} has a single output, so there are no classes to tell apart: train a "
+        raise UnusableError(
+            "has a single output, so there are no classes to tell apart: train a "
             "classifier with two outputs or more"
         )
     if pooling is None:
@@ -100,7 +100,7 @@ def describe_model(
         own[f"norm/{part}"] = own.pop(f"pooled_norm/{part}")
     fold_scales(matched)
     fold_defaults(matched)
-    extra_tokens, side = place_tokens(matched, pooling, placed=placed, origin=origin)
+    extra_tokens, side = place_tokens(matched, pooling, placed=placed)
     try:
         return ModelConfig(
             image_size=side * sizes["patch"],
@@ -123,7 +123,7 @@ def describe_model(
             attention_eps=attention_eps,
         )
     except UserError as error:
-        raise UserError(f"{origin} cannot be used: {error}") from error
+        raise UnusableError(f"cannot be used: {error}") from error
 
 
 def _ratio(hidden: int, width: int) -> float:
@@ -136,26 +136,22 @@ def _ratio(hidden: int, width: int) -> float:
     return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
 
 
-def choose_heads(
-    *, stated: int | None, usual: int | None = None, options: Options, origin: str
-) -> int:
+def choose_heads(*, stated: int | None, usual: int | None = None, options: Options) -> int:
     """Return the number of heads: stated by the source, else by the user, else usual."""
     if stated is not None and options.heads not in (None, stated):
-        raise UserError(f"{origin} has {stated} heads, so --heads {options.heads} cannot be used")
+        raise UnusableError(f"has {stated} heads, so --heads {options.heads} cannot be used")
     for heads in (stated, options.heads, usual):
         if heads is not None:
             return heads
-    raise UserError(f"{origin} does not say how many attention heads it has: add --heads")
+    raise UnusableError("does not say how many attention heads it has: add --heads")
 
 
-def name_classes(
-    stated: Any, count: int, *, key: str = "", options: Options, origin: str
-) -> tuple[str, ...]:
+def name_classes(stated: Any, count: int, *, key: str = "", options: Options) -> tuple[str, ...]:
     """Return the user's names, else those that the source has below `key`, else numbers."""
     if options.class_names is not None:
         if len(options.class_names) != count:
-            raise UserError(
-                f"{origin} has {count} classes, but {len(options.class_names)} names were given"
+            raise UnusableError(
+                f"has {count} classes, but {len(options.class_names)} names were given"
             )
         return options.class_names
     if not stated:
@@ -169,8 +165,8 @@ def name_classes(
         or not all(type(name) in (str, int) for name in stated)
     ):
         found = len(stated) if isinstance(stated, Mapping | list) else "no"
-        raise UserError(
-            f"{origin} has {count} classes, but {key} in its config.json has {found} names, or not "
+        raise UnusableError(
+            f"has {count} classes, but {key} in its config.json has {found} names, or not "
             f"a name for each of the numbers 0 to {count - 1}: mend it, or add --class-names to "
             "mpcvit import"
         )

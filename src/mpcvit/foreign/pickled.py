@@ -81,19 +81,80 @@ class _Machine:
             if opcode.name == "STOP":
                 break
             if opcode.name in _LITERALS:
-                self.push(argument)
-            elif opcode.name in _HANDLERS:
-                _HANDLERS[opcode.name](self, argument)
-            else:
-                self._refuse(f"uses the pickle opcode {opcode.name}")
+                self.stack.append(argument)
+            elif opcode.name in _EMPTY:
+                self.stack.append(_EMPTY[opcode.name]())
+            elif not self._arrange(opcode.name, argument):
+                made = self._make(opcode.name, argument)  # may change which list is the stack
+                self.stack.append(made)
         return self.stack.pop()
 
-    def push(self, value: Any) -> None:
-        self.stack.append(value)
+    def _arrange(self, opcode: str, argument: Any) -> bool:
+        """Follow an opcode that makes no value; return whether it is one."""
+        match opcode:
+            case "PROTO" | "FRAME":
+                pass
+            case "MARK":
+                self.below.append(self.stack)
+                self.stack = []
+            case "POP":
+                self._take(1)
+            case "POP_MARK":
+                self._items()
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                self.memo[argument] = self.stack[-1]
+            case "MEMOIZE":
+                self.memo[len(self.memo)] = self.stack[-1]
+            case "BUILD":
+                (state,) = self._take(1)
+                # A dictionary's attributes (torch's `_metadata`) say nothing about its items.
+                if isinstance(self.stack[-1], InertObject):
+                    self.stack[-1].state = state
+            case "APPEND":
+                self._extend(self._take(1))
+            case "APPENDS" | "ADDITEMS":
+                self._extend(self._items())
+            case "SETITEM":
+                self._update(self._take(2))
+            case "SETITEMS":
+                self._update(self._items())
+            case _:
+                return False
+        return True
 
-    def mark(self, _: Any) -> None:
-        self.below.append(self.stack)
-        self.stack = []
+    def _make(self, opcode: str, argument: Any) -> Any:
+        """Return the value that an opcode puts on the stack."""
+        match opcode:
+            case "DUP":
+                return self.stack[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                return self.memo[argument]
+            case "DICT":
+                return _pairs(self._items())
+            case "LIST" | "FROZENSET":
+                return self._items()
+            case "TUPLE":
+                return tuple(self._items())
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                return tuple(self._take(int(opcode[-1])))
+            case "GLOBAL":
+                return self._name(*argument.partition(" ")[::2])
+            case "STACK_GLOBAL":
+                return self._name(*self._take(2))
+            case "REDUCE" | "NEWOBJ":
+                return self._call(*self._take(2))
+            case "NEWOBJ_EX":
+                return self._call(*self._take(3)[:2])
+            case "OBJ":
+                callee, *arguments = self._items()
+                return self._call(callee, tuple(arguments))
+            case "INST":
+                return self._call(self._name(*argument.partition(" ")[::2]), tuple(self._items()))
+            case "PERSID":
+                return self.load_persistent(argument)
+            case "BINPERSID":
+                return self.load_persistent(*self._take(1))
+        self._refuse(f"uses the pickle opcode {opcode}")
 
     def _items(self) -> list[Any]:
         """Take everything above the last mark."""
@@ -106,23 +167,6 @@ class _Machine:
         items = self.stack[-count:]
         del self.stack[-count:]
         return items
-
-    def put(self, index: int) -> None:
-        self.memo[index] = self.stack[-1]
-
-    def memoize(self, _: Any) -> None:
-        self.memo[len(self.memo)] = self.stack[-1]
-
-    def get(self, index: int) -> None:
-        self.push(self.memo[index])
-
-    def make_name(self, argument: str) -> None:
-        module, _, name = argument.partition(" ")
-        self.push(self._name(module, name))
-
-    def make_stack_name(self, _: Any) -> None:
-        module, name = self._take(2)
-        self.push(self._name(module, name))
 
     def _name(self, module: Any, name: Any) -> Name:
         if not isinstance(module, str) or not isinstance(name, str):
@@ -138,40 +182,11 @@ class _Machine:
             "and it should not be trusted"
         )
 
-    def reduce(self, _: Any) -> None:
-        callee, arguments = self._take(2)
-        self.push(self._make(callee, arguments))
-
-    def reduce_with_keywords(self, _: Any) -> None:
-        callee, arguments, _ = self._take(3)
-        self.push(self._make(callee, arguments))
-
-    def make_object(self, _: Any) -> None:
-        callee, *arguments = self._items()
-        self.push(self._make(callee, tuple(arguments)))
-
-    def make_instance(self, argument: str) -> None:
-        arguments = tuple(self._items())
-        self.make_name(argument)
-        self.push(self._make(self.stack.pop(), arguments))
-
-    def _make(self, callee: Any, arguments: Any) -> Any:
+    def _call(self, callee: Any, arguments: Any) -> Any:
         if not isinstance(callee, Name) or not isinstance(arguments, tuple):
             raise ValueError("a call of something that has no name")
         builder = self.builders.get(callee.path)
         return InertObject(callee.path) if builder is None else builder(arguments)
-
-    def build(self, _: Any) -> None:
-        state = self._take(1)[0]
-        # A dictionary's attributes (torch's `_metadata`) say nothing about its items.
-        if isinstance(self.stack[-1], InertObject):
-            self.stack[-1].state = state
-
-    def append(self, _: Any) -> None:
-        self._extend(self._take(1))
-
-    def extend(self, _: Any) -> None:
-        self._extend(self._items())
 
     def _extend(self, items: list[Any]) -> None:
         target = self.stack[-1]
@@ -180,24 +195,12 @@ class _Machine:
         elif not isinstance(target, InertObject):
             raise ValueError("items for something that is no list")
 
-    def set_item(self, _: Any) -> None:
-        self._update(self._take(2))
-
-    def set_items(self, _: Any) -> None:
-        self._update(self._items())
-
     def _update(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if isinstance(target, dict):
             target.update(_pairs(items))
         elif not isinstance(target, InertObject):
             raise ValueError("entries for something that is no dictionary")
-
-    def make_persistent(self, argument: Any) -> None:
-        self.push(self.load_persistent(argument))
-
-    def make_stack_persistent(self, _: Any) -> None:
-        self.make_persistent(self._take(1)[0])
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:
@@ -225,49 +228,10 @@ _LITERALS = frozenset(
     )
 )
 
-_HANDLERS: Mapping[str, Callable[[_Machine, Any], None]] = {
-    "PROTO": lambda machine, _: None,
-    "FRAME": lambda machine, _: None,
-    "MARK": _Machine.mark,
-    "POP": lambda machine, _: machine._take(1).clear(),
-    "POP_MARK": lambda machine, _: machine._items().clear(),
-    "DUP": lambda machine, _: machine.push(machine.stack[-1]),
-    "PUT": _Machine.put,
-    "BINPUT": _Machine.put,
-    "LONG_BINPUT": _Machine.put,
-    "MEMOIZE": _Machine.memoize,
-    "GET": _Machine.get,
-    "BINGET": _Machine.get,
-    "LONG_BINGET": _Machine.get,
-    "NONE": lambda machine, _: machine.push(None),
-    "NEWTRUE": lambda machine, _: machine.push(True),
-    "NEWFALSE": lambda machine, _: machine.push(False),
-    "EMPTY_DICT": lambda machine, _: machine.push({}),
-    "EMPTY_LIST": lambda machine, _: machine.push([]),
-    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
-    "EMPTY_SET": lambda machine, _: machine.push([]),  # nobody asks a set its members
-    "DICT": lambda machine, _: machine.push(_pairs(machine._items())),
-    "LIST": lambda machine, _: machine.push(machine._items()),
-    "TUPLE": lambda machine, _: machine.push(tuple(machine._items())),
-    "TUPLE1": lambda machine, _: machine.push(tuple(machine._take(1))),
-    "TUPLE2": lambda machine, _: machine.push(tuple(machine._take(2))),
-    "TUPLE3": lambda machine, _: machine.push(tuple(machine._take(3))),
-    "FROZENSET": lambda machine, _: machine.push(machine._items()),
-    "GLOBAL": _Machine.make_name,
-    "STACK_GLOBAL": _Machine.make_stack_name,
-    "REDUCE": _Machine.reduce,
-    "NEWOBJ": _Machine.reduce,
-    "NEWOBJ_EX": _Machine.reduce_with_keywords,
-    "OBJ": _Machine.make_object,
-    "INST": _Machine.make_instance,
-    "BUILD": _Machine.build,
-    "APPEND": _Machine.append,
-    "APPENDS": _Machine.extend,
-    "ADDITEMS": _Machine.extend,
-    "SETITEM": _Machine.set_item,
-    "SETITEMS": _Machine.set_items,
-    "PERSID": _Machine.make_persistent,
-    "BINPERSID": _Machine.make_stack_persistent,
+_EMPTY: Mapping[str, Callable[[], Any]] = {
+    **{"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False},
+    **{"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple},
+    "EMPTY_SET": list,  # nobody asks a set its members
 }
 
 # Reading is safe without these two: they only name a hostile file as such.

@@ -14,6 +14,7 @@ from mpcvit.foreign.pickled import InertObject
 from mpcvit.foreign.safetensors_file import is_safetensors, open_safetensors
 from mpcvit.foreign.tensor import Tensor
 from mpcvit.foreign.torch_file import open_torch
+from mpcvit.foreign.unusable import UnusableError, about
 from mpcvit.storage import read_json
 
 _FORMATS = (authors, huggingface, timm)
@@ -42,7 +43,7 @@ def read_foreign(
     names = None if class_names is None else tuple(class_names)
     options = Options(heads=heads, class_names=names, relu_after=relu_after, image_size=image_size)
     try:
-        with open_source(Path(path)) as source:
+        with open_source(Path(path)) as source, about(source.origin):
             return _choose_format(source).convert(source, options)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
@@ -57,18 +58,17 @@ def _choose_format(source: Source) -> Any:
             if form.recognises(source.tensors):
                 return form
     if family is not None and not any("classifier" in name for name in source.tensors):
-        huggingface.refuse_headless(family, source.origin)
+        huggingface.refuse_headless(family)
     kind = kind or source.config.get("architecture")
     readable = (
         "those that can be read are of the MPCViT authors, timm (vit, deit, deit3) and Hugging "
         f"Face ({', '.join(huggingface.FAMILIES)}), each with its classifier"
     )
     if kind is None:
-        raise UserError(
-            f"{source.origin} is not a model that is known; {readable}; its tensors are "
-            f"{shorten(source.tensors)}"
+        raise UnusableError(
+            f"is not a model that is known; {readable}; its tensors are {shorten(source.tensors)}"
         )
-    raise UserError(f"{source.origin} is a model of type {shorten([str(kind)])}; {readable}")
+    raise UnusableError(f"is a model of type {shorten([str(kind)])}; {readable}")
 
 
 @contextmanager
@@ -176,17 +176,17 @@ def _find_state(content: Any, path: Path) -> Mapping[str, Tensor]:
         raise UserError(f"{path} holds no dictionary of tensors, so it is not a checkpoint")
     nested = [content[key] for key in _STATES if isinstance(content.get(key), dict)]
     state = nested[0] if nested else content
-    strange = [_spell(key) for key, value in state.items() if not _is_entry(key, value)]
+    strange = [
+        _spell(key)
+        for key, value in state.items()
+        if not (isinstance(key, str) and isinstance(value, Tensor))
+    ]
     if strange or not state:
         raise UserError(
             f"{path} holds no dictionary of tensors only; "
             + (f"these entries are none: {shorten(strange)}" if state else "it is empty")
         )
     return state
-
-
-def _is_entry(key: Any, value: Any) -> bool:
-    return isinstance(key, str) and isinstance(value, Tensor)
 
 
 def _spell(key: Any) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import Activation, BlockForm, ModelConfig, Pooling
-from mpcvit.errors import UserError
 from mpcvit.foreign.assemble import SECOND_HEAD, change_size, cover, scale_fit
 from mpcvit.foreign.mapping import (
     Layout,
@@ -34,6 +33,7 @@ from mpcvit.foreign.model import (
 )
 from mpcvit.foreign.preprocessing import read_timm
 from mpcvit.foreign.tensor import Tensor
+from mpcvit.foreign.unusable import UnusableError
 from mpcvit.kinds.table import SOFTMAX
 
 _LAYOUT = Layout(
@@ -109,91 +109,84 @@ def recognises(names: Mapping[str, Any]) -> bool:
 
 
 def convert(source: Source, options: Options) -> ForeignModel:
-    config, origin = source.config, source.origin
+    config = source.config
     architecture = config.get("architecture")
-    name = _find_name(architecture, origin)
-    _require_plain(source.tensors, origin)
-    matched = match(source.tensors, _LAYOUT, origin)
-    arguments = _section(config, "model_args", origin)
-    _require_known_arguments(arguments, origin)
-    _require_a_norm(matched, origin)
+    name = _find_name(architecture)
+    _require_plain(source.tensors)
+    matched = match(source.tensors, _LAYOUT)
+    arguments = _section(config, "model_args")
+    _require_known_arguments(arguments)
+    _require_a_norm(matched)
     # Older hub folders have these entries at the top.
-    pretrained = {**config, **_section(config, "pretrained_cfg", origin)}
-    sizes = _stated_sizes(arguments, pretrained, origin)
+    pretrained = {**config, **_section(config, "pretrained_cfg")}
+    sizes = _stated_sizes(arguments, pretrained)
     model = describe_model(
         matched,
-        origin,
-        pooling=_find_pooling(matched, config, arguments, origin),
+        pooling=_find_pooling(matched, config, arguments),
         placed=_count_placed(matched, sizes, arguments),
-        heads=_find_heads(matched, name, arguments, options, origin),
+        heads=_find_heads(matched, name, arguments, options),
         block=BlockForm.PRE,
         norm_eps=1e-5 if _is_clip(matched, name) else 1e-6,
-        activation=_find_activation(arguments, name, origin),
+        activation=_find_activation(arguments, name),
     )
     made_for = _find_size(sizes, model)
-    model = change_size(
-        model, matched, options.image_size or model.image_size, antialias=True, origin=origin
-    )
+    model = change_size(model, matched, options.image_size or model.image_size, antialias=True)
     preprocessing = read_timm(
         pretrained,
         image_size=options.image_size or made_for,
         channels=model.channels,
-        where=origin,
     )
     names = config.get("label_names", pretrained.get("label_names"))
     return ForeignModel(
         model=model,
         architecture=Architecture.uniform(SOFTMAX, depth=model.depth, heads=model.heads),
         parameters=nest(matched.parameters),
-        classes=name_classes(
-            names, model.classes, key="label_names", options=options, origin=origin
-        ),
+        classes=name_classes(names, model.classes, key="label_names", options=options),
         preprocessing=scale_fit(preprocessing, model),
         origin=f"timm's {architecture or 'ViT'}",
     )
 
 
-def _section(config: Mapping[str, Any], name: str, origin: str) -> Mapping[str, Any]:
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = config.get(name) or {}
     if not isinstance(section, Mapping):
-        raise UserError(f"{origin}: '{name}' in its config.json must be an object")
+        raise UnusableError(f"has '{name}' in its config.json, which must be an object")
     return section
 
 
-def _require_known_arguments(arguments: Mapping[str, Any], origin: str) -> None:
+def _require_known_arguments(arguments: Mapping[str, Any]) -> None:
     unknown = [name for name in arguments if name not in _HARMLESS]
     if unknown:
-        raise UserError(
-            f"{origin} was made with model_args.{unknown[0]}, whose effect is not known here: "
+        raise UnusableError(
+            f"was made with model_args.{unknown[0]}, whose effect is not known here: "
             "only plain ViTs can be read"
         )
 
 
-def _require_plain(tensors: Mapping[str, Tensor], origin: str) -> None:
+def _require_plain(tensors: Mapping[str, Tensor]) -> None:
     """Refuse by its name what match() could only list."""
     if not any(name.startswith("head.") for name in tensors):
-        raise UserError(
-            f"{origin} has no classifier, only the network before it: give it num_classes in "
+        raise UnusableError(
+            "has no classifier, only the network before it: give it num_classes in "
             "timm.create_model, and train that first"
         )
     up, down = (tensors.get(f"blocks.0.mlp.{part}.weight") for part in ("fc1", "fc2"))
     if up and down and up.shape[:1] == tuple(2 * size for size in down.shape[1:]):
-        raise UserError(
-            f"{origin} has gated MLPs (SwiGLU), which cannot be read here: take a ViT with plain "
-            "MLPs"
+        raise UnusableError(
+            "has gated MLPs (SwiGLU), which cannot be read here: take a ViT with plain MLPs"
         )
 
 
-def _require_a_norm(matched: Matched, origin: str) -> None:
+def _require_a_norm(matched: Matched) -> None:
     if not {"norm/scale", "pooled_norm/scale"} & set(matched.parameters):
-        raise UserError(
-            f"{origin} looks like a timm ViT, but it lacks norm.weight, norm.bias: only networks "
+        raise UnusableError(
+            "looks like a timm ViT, but it lacks norm.weight, norm.bias: only networks "
             "with a last norm can be read"
         )
 
 
 def _find_pooling(
-    matched: Matched, config: Mapping[str, Any], arguments: Mapping[str, Any], origin: str
+    matched: Matched, config: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Pooling:
     """Return what the head reads; a norm after pooling comes with the mean."""
     has_token = "embed/class_token" in matched.parameters
@@ -201,14 +194,14 @@ def _find_pooling(
     if stated is None and has_token:
         stated = "avg" if "pooled_norm/scale" in matched.parameters else "token"
     if stated is None:
-        raise UserError(
-            f"{origin} has no class token and does not say how it pools: "
+        raise UnusableError(
+            "has no class token and does not say how it pools: "
             "give the folder that also holds its config.json"
         )
     known = {"token": Pooling.CLASS, "avg": Pooling.MEAN} if has_token else {"avg": Pooling.MEAN}
     if not isinstance(stated, str) or stated not in known:
-        raise UserError(
-            f"{origin} pools by {stated!r}, but only {' and '.join(map(repr, known))} can be read "
+        raise UnusableError(
+            f"pools by {stated!r}, but only {' and '.join(map(repr, known))} can be read "
             "here: train its head with global_pool = 'avg'"
         )
     return known[stated]
@@ -237,29 +230,27 @@ def _find_size(sizes: Sequence[int], model: ModelConfig) -> int:
     return model.image_size
 
 
-def _stated_sizes(
-    arguments: Mapping[str, Any], pretrained: Mapping[str, Any], origin: str
-) -> list[int]:
+def _stated_sizes(arguments: Mapping[str, Any], pretrained: Mapping[str, Any]) -> list[int]:
     """Return the sizes of images that are stated, the network's before that of its pictures."""
     stated = arguments.get("img_size"), pretrained.get("input_size")
     edges = [sides[-2:] if isinstance(sides, list) else [sides] for sides in stated]
     for sides in edges:
         if len(set(map(str, sides))) > 1:
-            raise UserError(
-                f"{origin} takes images of {' x '.join(map(str, sides))} pixels, but only square "
+            raise UnusableError(
+                f"takes images of {' x '.join(map(str, sides))} pixels, but only square "
                 "ones can be read: train it with square images"
             )
     return [sides[0] for sides in edges if sides and type(sides[0]) is int]
 
 
-def _find_name(architecture: Any, origin: str) -> re.Match[str] | None:
+def _find_name(architecture: Any) -> re.Match[str] | None:
     """Return the parts of a model's name, or None if there is none."""
     if architecture is None:
         return None
     name = _NAME.fullmatch(str(architecture))
     if name is None or name["size"] not in _HEADS:
-        raise UserError(
-            f"{origin} is timm's {architecture!r}, which is not one of the ViTs that can be read: "
+        raise UnusableError(
+            f"is timm's {architecture!r}, which is not one of the ViTs that can be read: "
             + ", ".join(_HEADS)
         )
     return name
@@ -270,27 +261,24 @@ def _find_heads(
     name: re.Match[str] | None,
     arguments: Mapping[str, Any],
     options: Options,
-    origin: str,
 ) -> int:
     stated = arguments.get("num_heads")
     if stated is not None and type(stated) is not int:
-        raise UserError(f"{origin}: model_args.num_heads must be a whole number, not {stated!r}")
+        raise UnusableError(f"has model_args.num_heads {stated!r}, which must be a whole number")
     if name is not None:
         usual = _HEADS_OF_NAME.get(name[0], _HEADS[name["size"]])
         stated = usual if stated is None else stated
-        return choose_heads(stated=stated, options=options, origin=origin)
+        return choose_heads(stated=stated, options=options)
     has_class_token = "embed/class_token" in matched.parameters
     usual = _HEADS_OF_WIDTH.get(matched.sizes["width"]) if has_class_token else None
-    return choose_heads(stated=stated, usual=usual, options=options, origin=origin)
+    return choose_heads(stated=stated, usual=usual, options=options)
 
 
-def _find_activation(
-    arguments: Mapping[str, Any], name: re.Match[str] | None, origin: str
-) -> Activation:
+def _find_activation(arguments: Mapping[str, Any], name: re.Match[str] | None) -> Activation:
     usual = "quick_gelu" if name is not None and name["quick"] else "gelu"
     stated = arguments.get("act_layer") or usual
     if not isinstance(stated, str) or stated not in _ACTIVATIONS:
-        raise UserError(
-            f"{origin} uses act_layer {stated!r}, but only {', '.join(_ACTIVATIONS)} can be read"
+        raise UnusableError(
+            f"uses act_layer {stated!r}, but only {', '.join(_ACTIVATIONS)} can be read"
         )
     return _ACTIVATIONS[stated]

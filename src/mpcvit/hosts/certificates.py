@@ -10,7 +10,6 @@
 """
 
 import ipaddress
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ from mpcvit.hosts.peer import (
     revoke,
     write_allowed,
 )
-from mpcvit.storage import replacing_folder
+from mpcvit.storage import replacing_folder, write_text
 
 AUTHORITY_FOLDER, DEALER_AUTHORITY_FOLDER = "ca", "dealer-ca"
 THIS_MACHINE = ("localhost", "127.0.0.1")
@@ -138,12 +137,12 @@ def _issue(
         end = min(end, issuer.certificate.not_valid_after_utc)
         with replacing_folder(out / name) as folder:
             issued[name] = _write_host(folder, name, issuer, alternatives, start, end)
-            _write(folder / AUTHORITY_FILE, _pem(parties.certificate))
+            (folder / AUTHORITY_FILE).write_bytes(_pem(parties.certificate))
     for folder in _host_folders(out):
         if folder.name == DEALER:
             continue
         if dealers is not None:
-            _write(folder / DEALER_AUTHORITY_FILE, _pem(dealers.certificate))
+            (folder / DEALER_AUTHORITY_FILE).write_bytes(_pem(dealers.certificate))
         _list_peers(folder, out)
     return issued, end
 
@@ -151,8 +150,7 @@ def _issue(
 def _list_peers(folder: Path, out: Path) -> None:
     """Write the fingerprints that a host accepts: a server all clients, a client the server."""
     listed = folder / ALLOWED_FILE
-    if not listed.exists():
-        _write(listed, b"")
+    listed.touch()
     revoked = _read_revoked(out)
     for other in _host_folders(out):
         if other.name != DEALER and (other.name == SERVER) != (folder.name == SERVER):
@@ -231,13 +229,6 @@ def _authority(folder: Path, start: datetime, end: datetime) -> Issuer:
     """Return the authority in a folder, or a new one that is written there."""
     if folder.exists():
         return _read_issuer(folder)
-    issuer = _new_issuer(start, end)
-    with replacing_folder(folder) as temporary:
-        _write_issuer(temporary, issuer)
-    return issuer
-
-
-def _new_issuer(start: datetime, end: datetime) -> Issuer:
     key = ec.generate_private_key(ec.SECP256R1())
     # a name of its own, so that people can tell several authorities apart
     name = x509.Name(
@@ -249,6 +240,10 @@ def _new_issuer(start: datetime, end: datetime) -> Issuer:
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA256())
     )
+    with replacing_folder(folder) as temporary:
+        _write_key(temporary, key)
+        (temporary / AUTHORITY_FILE).write_bytes(_pem(certificate))
+        (temporary / "README.txt").write_text(_NOTE)
     return Issuer(key=key, certificate=certificate)
 
 
@@ -287,8 +282,8 @@ def _write_host(
         names = x509.SubjectAlternativeName(alternatives[role])
         builder = builder.add_extension(names, critical=False)
     certificate = builder.sign(issuer.key, hashes.SHA256())
-    _write_secret(folder / KEY_FILE, _pem_of_key(key))
-    _write(folder / CERTIFICATE_FILE, _pem(certificate))
+    _write_key(folder, key)
+    (folder / CERTIFICATE_FILE).write_bytes(_pem(certificate))
     return certificate
 
 
@@ -321,12 +316,6 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _write_issuer(folder: Path, issuer: Issuer) -> None:
-    _write_secret(folder / KEY_FILE, _pem_of_key(issuer.key))
-    _write(folder / AUTHORITY_FILE, _pem(issuer.certificate))
-    _write(folder / "README.txt", _NOTE.encode())
-
-
 def _read_issuer(folder: Path) -> Issuer:
     certificate = read_certificate(folder / AUTHORITY_FILE)
     try:
@@ -344,22 +333,10 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _pem_of_key(key: Any) -> bytes:
-    return key.private_bytes(
+def _write_key(folder: Path, key: Any) -> None:
+    pem = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content)
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read from the first moment on."""
-    path.parent.mkdir(exist_ok=True, mode=0o700)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
+    write_text(folder / KEY_FILE, pem.decode(), private=True)

@@ -14,7 +14,6 @@ import ctypes
 import resource
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -30,31 +29,16 @@ DEALER_AUTHORITY_FILE = "dealer-ca.pem"
 _WARN_BEFORE = timedelta(days=14)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Credentials:
     """The certificate that a host shows its peers, and the authorities that it trusts."""
 
-    folder: Path
-
-    @property
-    def key(self) -> Path:
-        return self.folder / KEY_FILE
-
-    @property
-    def certificate(self) -> Path:
-        return self.folder / CERTIFICATE_FILE
-
-    @property
-    def authority(self) -> Path:
-        return self.folder / AUTHORITY_FILE
-
-    @property
-    def dealer_authority(self) -> Path:
-        return self.folder / DEALER_AUTHORITY_FILE
-
-    @property
-    def allowed(self) -> Path:
-        return self.folder / ALLOWED_FILE
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.key = folder / KEY_FILE
+        self.certificate = folder / CERTIFICATE_FILE
+        self.authority = folder / AUTHORITY_FILE
+        self.dealer_authority = folder / DEALER_AUTHORITY_FILE
+        self.allowed = folder / ALLOWED_FILE
 
     def listening_context(self) -> ssl.SSLContext:
         return self._context(ssl.PROTOCOL_TLS_SERVER, self.authority)
@@ -83,7 +67,7 @@ class Credentials:
 
 def load_credentials(folder: str | Path, role: str) -> Credentials:
     """Find a role's credentials in a folder, and refuse early what a peer would refuse."""
-    credentials = Credentials(folder=Path(folder).absolute())
+    credentials = Credentials(Path(folder).absolute())
     for path in (credentials.key, credentials.certificate, credentials.authority):
         if not path.is_file():
             raise UserError(
@@ -161,19 +145,15 @@ class ListeningContext:
     def __init__(self, credentials: Credentials, warn: Callable[[str], None]) -> None:
         self._credentials, self._warn = credentials, warn
         self._seen = self._look()
-        self._context = credentials.listening_context()
+        self.current = credentials.listening_context()
         self._warned_on = ""
         self.expires = self._expiry()
         self.refresh()
 
-    @property
-    def current(self) -> ssl.SSLContext:
-        return self._context
-
     def latest(self) -> ssl.SSLContext:
         """Return the context of the files as they are now."""
         self.refresh()
-        return self._context
+        return self.current
 
     def refresh(self) -> None:
         """Load changed files, and warn once a day when the certificate expires soon.
@@ -184,7 +164,7 @@ class ListeningContext:
         if seen != self._seen:
             self._seen = seen
             try:
-                self._context = self._credentials.listening_context()
+                self.current = self._credentials.listening_context()
                 self.expires = self._expiry()
                 self._warn("certificates were reloaded")
             except (OSError, UserError) as error:  # ssl.SSLError is an OSError
@@ -204,11 +184,8 @@ class ListeningContext:
 
     def _look(self) -> tuple[object, ...]:
         seen: list[object] = []
-        for path in (
-            self._credentials.key,
-            self._credentials.certificate,
-            self._credentials.authority,
-        ):
+        own = self._credentials
+        for path in (own.key, own.certificate, own.authority):
             try:
                 status = path.stat()
                 seen.append((status.st_mtime_ns, status.st_size, status.st_ino))

@@ -27,11 +27,6 @@ class Peer:
     fingerprint: str  # SHA-256 of the certificate, in hexadecimal
 
 
-def fingerprint_of(certificate: bytes) -> str:
-    """Return the SHA-256 of a certificate in its binary form."""
-    return hashlib.sha256(certificate).hexdigest()
-
-
 def peer_of(connection: ssl.SSLSocket | ssl.SSLObject) -> Peer:
     """Return who is at the other end of a connection whose certificate was verified."""
     content = connection.getpeercert(binary_form=True)
@@ -41,7 +36,7 @@ def peer_of(connection: ssl.SSLSocket | ssl.SSLObject) -> Peer:
     return Peer(
         role=values.get("organizationalUnitName", ""),
         name=values.get("commonName", ""),
-        fingerprint=fingerprint_of(content),
+        fingerprint=hashlib.sha256(content).hexdigest(),
     )
 
 

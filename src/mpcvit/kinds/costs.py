@@ -159,10 +159,6 @@ def power_of(exponent: int) -> Elementwise:
     )
 
 
-def scaling(model: ModelShape) -> ChoiceCost:
-    return linearly(model, CONSTANT.of(model.tokens * model.head_dim).times(2))
-
-
 def linformer(model: ModelShape) -> ChoiceCost:
     keys = model.linformer_tokens(model.tokens)
     compressed = matmul(keys, model.tokens, model.head_dim).times(2)

@@ -153,7 +153,9 @@ SCALING = Kind(  # ScaleAttn
     name="scaling",
     symbol="S",
     marks=Marks(monotone=True),
-    cost=costs.scaling,
+    cost=lambda model: costs.linearly(
+        model, costs.CONSTANT.of(model.tokens * model.head_dim).times(2)
+    ),
 )
 RELU_SOFTMAX = Kind(  # RSAttn
     name="relu_softmax",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.choices import ActivationGranularity
@@ -71,19 +72,12 @@ class Plan:
     @cached_property
     def found(self) -> tuple[Recipe, ...]:
         """Those that come from the search, retrained with the teacher."""
+        derivation: Any = {"search": self.search, "mlp_form": self._mlp_form}
         recipes = (
-            *(mpcvit(ratio, distilled=True, mlp_form=self._mlp_form) for ratio in self.ratios),
-            *(within(budget, mlp_form=self._mlp_form) for budget in self.budgets_s),
+            *(mpcvit(ratio, distilled=True, **derivation) for ratio in self.ratios),
+            *(within(budget, **derivation) for budget in self.budgets_s),
         )
-        return tuple(
-            replace(
-                recipe,
-                derivation=recipe.derivation and replace(recipe.derivation, search=self.search),
-                teacher=self.teacher,
-                start=self._begin,
-            )
-            for recipe in recipes
-        )
+        return tuple(replace(recipe, teacher=self.teacher, start=self._begin) for recipe in recipes)
 
     def refuse_budgets(self, table: LatencyTable) -> None:
         """Refuse a budget that no choice of the search meets, before anything is searched."""

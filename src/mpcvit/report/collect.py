@@ -18,7 +18,7 @@ from mpcvit.codec import load
 from mpcvit.errors import UserError
 from mpcvit.model.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from mpcvit.model.checkpoint import Checkpoint
-from mpcvit.progress import Progress, quiet
+from mpcvit.progress import Progress, counted, quiet
 from mpcvit.report.networks import NetworkRow
 from mpcvit.train.log import read_log
 
@@ -118,8 +118,7 @@ def collect(
     files = list(dict.fromkeys(file for place in places for file in _files(place)))
     found: dict[type, list[tuple[Path, Any]]] = {}
     skipped = []
-    for done, file in enumerate(files):
-        progress("reading", done, len(files))
+    for file in counted("reading", files, progress):
         try:
             held = _read(file, latency)
         except UserError as error:
@@ -131,7 +130,6 @@ def collect(
             found.setdefault(type(held), []).append((file, held))
         elif file in named:
             raise UserError(f"{file} is no run, record or table of mpcvit")
-    progress("reading", len(files), max(1, len(files)))
 
     def named_apart(kind: type) -> tuple[Any, ...]:
         own = found.get(kind, [])

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from mpcvit.errors import needs_extra
-from mpcvit.progress import Progress, quiet
+from mpcvit.progress import Progress, counted, quiet
 from mpcvit.report import grids
 from mpcvit.report.charts.chart import BarChart, Chart, GridChart, XYChart
 from mpcvit.report.palette import colour_of
@@ -51,8 +51,7 @@ def write_figures(
 ) -> list[Path]:
     """Write each chart as one file per format, and return the files."""
     written = []
-    for done, chart in enumerate(charts):
-        progress("drawing", done, len(charts))
+    for chart in counted("drawing", charts, progress):
         for form in formats:
             written.append(folder / f"{chart.id}.{form}")
             write_figure(written[-1], [chart], dpi=200)

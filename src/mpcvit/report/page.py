@@ -10,9 +10,8 @@ from string import Template
 from typing import Any
 
 from mpcvit.artifacts.learnt import who_learns
-from mpcvit.artifacts.record import RunRecord
 from mpcvit.errors import MissingExtraError
-from mpcvit.progress import Progress, quiet
+from mpcvit.progress import Progress, counted, quiet
 from mpcvit.report import provenance, story
 from mpcvit.report.charts import (
     heads,
@@ -116,11 +115,7 @@ def render(
 ) -> str:
     """Return the whole page; it asks for nothing beyond itself."""
     charts = [chart for section in sections for chart in section.charts]
-    drawings = {}
-    for done, chart in enumerate(charts):
-        progress("drawing", done, len(charts))
-        drawings[chart.id] = _drawing(chart)
-    progress("drawing", len(charts), max(1, len(charts)))
+    drawings = {chart.id: _drawing(chart) for chart in counted("drawing", charts, progress)}
     parts = [
         ("The pictures", _pictures(collected)),
         ("Who learnt what", _parties(collected)),
@@ -199,17 +194,14 @@ def _parties(collected: Collected) -> str:
     drawn: dict[str, list[str]] = {}
     for found in collected.records:
         record = found.value
+        trust = f"Whom both owners trust: {record.profile.trust}."
         drawing = draw_parties(who_learns(record.profile, record.reveal))
-        drawn.setdefault(f"{drawing}\n<p>{_trust(record)}</p>", []).append(found.name)
+        drawn.setdefault(f"{drawing}\n<p>{_escape(trust)}</p>", []).append(found.name)
     several = len(drawn) > 1
     return "\n".join(
         (f"<h3>{_escape(', '.join(dict.fromkeys(names)))}</h3>" if several else "") + drawing
         for drawing, names in drawn.items()
     )
-
-
-def _trust(record: RunRecord) -> str:
-    return _escape(f"Whom both owners trust: {record.profile.trust}.")
 
 
 def _distinct(charts: Sequence[Any]) -> tuple[Chart, ...]:
@@ -291,18 +283,13 @@ def _cell(column: str, value: Any) -> str:
 
 def _count(collected: Collected) -> str:
     counts = (
-        (len(collected.networks), "trained network"),
-        (len(collected.searches), "search"),
-        (len(collected.records), "private run"),
-        (len(collected.logs), "training log"),
-        (len(collected.tables), "table"),
+        (len(collected.networks), "trained network", "s"),
+        (len(collected.searches), "search", "es"),
+        (len(collected.records), "private run", "s"),
+        (len(collected.logs), "training log", "s"),
+        (len(collected.tables), "table", "s"),
     )
-    plurals = {"search": "searches"}
-    parts = [
-        f"{count} {one if count == 1 else plurals.get(one, one + 's')}"
-        for count, one in counts
-        if count
-    ]
+    parts = [f"{count} {one}{ending * (count > 1)}" for count, one, ending in counts if count]
     return ", ".join(parts[:-1]) + " and " + parts[-1] if len(parts) > 1 else "".join(parts)
 
 

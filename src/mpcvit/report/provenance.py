@@ -1,7 +1,6 @@
 """Where every number of a report comes from: code, machine, settings, and who had to be trusted."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from mpcvit.artifacts.provenance import Environment
 from mpcvit.report.collect import Collected, TableKind
@@ -14,12 +13,7 @@ _ORIGIN = ("config", "shape", "protocol", "commit", "created", "hardware")
 
 def rows(collected: Collected) -> list[Row]:
     """Return a row for each thing that was found."""
-    found = [
-        *_networks(collected),
-        *_searches(collected),
-        *_records(collected),
-        *_tables(collected),
-    ]
+    found = [*_trained(collected), *_records(collected), *_tables(collected)]
     columns = list(dict.fromkeys(column for row in found for column in row))
     return [{column: row.get(column, "") for column in columns} for row in found]
 
@@ -44,33 +38,20 @@ def other_tables(collected: Collected) -> list[tuple[str, list[Row]]]:
     ]
 
 
-def _networks(collected: Collected) -> Iterator[Row]:
-    for found in collected.networks:
-        row, provenance = found.value.row, found.value.provenance
+def _trained(collected: Collected) -> Iterator[Row]:
+    found = [("network", one, one.value.row.origin) for one in collected.networks]
+    searches = [("search", one, one.value.latency.source) for one in collected.searches]
+    for kind, one, origin in (*found, *searches):
+        provenance = one.value.provenance
+        config = provenance.config
         yield {
-            "what": found.name,
-            "kind": "network",
-            "file": str(found.path),
-            "origin": row.origin,
-            "config": found.value.config,
-            "seed": _text(row.seed),
-            "epochs": _text(row.epochs),
-            "data": provenance.data_fingerprint[:12],
-            **_environment(provenance.environment),
-        }
-
-
-def _searches(collected: Collected) -> Iterator[Row]:
-    for found in collected.searches:
-        provenance = found.value.provenance
-        yield {
-            "what": found.name,
-            "kind": "search",
-            "file": str(found.path),
-            "origin": found.value.latency.source,
-            "config": provenance.config.get("name", ""),
-            "seed": _text(provenance.config.get("seed")),
-            "epochs": _text(provenance.config.get("train", {}).get("epochs")),
+            "what": one.name,
+            "kind": kind,
+            "file": str(one.path),
+            "origin": origin,
+            "config": config.get("name", ""),
+            "seed": str(config.get("seed", "")),
+            "epochs": str(config.get("train", {}).get("epochs", "")),
             "data": provenance.data_fingerprint[:12],
             **_environment(provenance.environment),
         }
@@ -125,7 +106,3 @@ def _environment(environment: Environment) -> Row:
         "hardware": environment.hardware,
         "versions": versions,
     }
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)

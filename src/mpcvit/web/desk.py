@@ -71,7 +71,7 @@ class Desk:
         self._classify, self._folder = classify, folder
         self._pictures: list[Picture] = []
         self._records: list[RunRecord] = []
-        self._phase: tuple[str, int, int] | None = None
+        self._phase: dict[str, str | int] | None = None
         self._changed = threading.Condition()
         self._decoding = threading.Lock()  # a large picture takes a gigabyte while it is read
         self._is_asked = self._is_closed = False
@@ -119,7 +119,6 @@ class Desk:
     def show(self) -> dict[str, Any]:
         """Return all that a page shows."""
         with self._changed:
-            phase = self._phase
             return {
                 "pictures": [
                     {
@@ -131,7 +130,7 @@ class Desk:
                     }
                     for picture in self._pictures
                 ],
-                "phase": None if phase is None else dict(zip(_PHASE, phase, strict=True)),
+                "phase": self._phase,
                 "records": len(self._records),
             }
 
@@ -201,7 +200,7 @@ class Desk:
         with self._changed:
             if self._is_closed:
                 raise _StoppedError("the page was closed by its command")
-            self._phase = (what, done, total)
+            self._phase = {"what": what, "done": done, "total": total}
 
     def _answered(self, picture: Picture, answer: ImageAnswer) -> None:
         with self._changed:
@@ -235,9 +234,6 @@ class Desk:
                     picture.release()
                 else:  # the next session has the others
                     picture.state, self._is_asked = PictureState.WAITING, True
-
-
-_PHASE = ("what", "done", "total")
 
 
 def _printable(name: str) -> str:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from mpcvit.artifacts.config import AugmentConfig, DataConfig
 from mpcvit.data import Dataset, Split, load_dataset
+from mpcvit.storage import CACHE_VARIABLE
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +37,8 @@ def encode() -> Callable[..., bytes]:
 
 
 @pytest.fixture
-def cache_dir(tmp_path: Path) -> Path:
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -45,7 +47,7 @@ def load(cache_dir: Path) -> Callable[..., Dataset]:
     """`load_dataset` for RGB data sets of 7 x 7 with two classes, unless told otherwise."""
 
     def loader(path: Path | str = "", config: DataConfig | None = None, **changes: Any) -> Dataset:
-        settings = {"image_size": 7, "channels": 3, "classes": 2, "cache_dir": cache_dir, **changes}
+        settings = {"image_size": 7, "channels": 3, "classes": 2, **changes}
         return load_dataset(replace(config or DataConfig(), path=str(path)), **settings)
 
     return loader

@@ -66,8 +66,8 @@ def test_test_images_are_fitted_as_the_model_says(pictures, load):
     np.testing.assert_array_equal(dataset.train.images[0], whole)
 
 
-def test_labels_are_those_of_the_model_by_name(pictures, tmp_path):
-    shape = {"image_size": 11, "channels": 3, "cache_dir": tmp_path / "cache"}
+def test_labels_are_those_of_the_model_by_name(pictures, cache_dir):
+    shape = {"image_size": 11, "channels": 3}
     data = DataConfig(path=str(pictures))
     plain = load_split(data, "test", classes=2, **shape)
     named = load_split(data, "test", classes=("bird", "dog", "cat"), **shape)
@@ -148,7 +148,7 @@ def test_cached_classes_are_checked_too(pictures, load):
 def test_one_split_is_loaded_alone(pictures, load, cache_dir):
     config = DataConfig(path=str(pictures))
     sizes = {"image_size": 7, "channels": 3, "classes": 2}
-    split = load_split(config, "test", **sizes, cache_dir=cache_dir)
+    split = load_split(config, "test", **sizes)
     assert len(list(cache_dir.iterdir())) == 1
     assert split.fingerprint == load(pictures).test.fingerprint
     assert len(split) == 4

@@ -57,9 +57,7 @@ def test_test_split_alone_is_enough(root, cache_dir):
     for path in sorted((root / "train").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     (root / "train").rmdir()
-    split = load_split(
-        DataConfig(path=str(root)), "test", image_size=7, channels=3, classes=2, cache_dir=cache_dir
-    )
+    split = load_split(DataConfig(path=str(root)), "test", image_size=7, channels=3, classes=2)
     assert split.labels.tolist() == [0, 1]
 
 

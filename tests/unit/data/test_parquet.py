@@ -99,9 +99,9 @@ def test_test_split_alone_is_enough(write, cache_dir, tmp_path):
     write("test-0.parquet", range(2), [1, 0])
     config = DataConfig(path=str(tmp_path / "hub"))
     sizes = {"image_size": 7, "channels": 3, "classes": 2}
-    assert len(load_split(config, "test", **sizes, cache_dir=cache_dir)) == 2
+    assert len(load_split(config, "test", **sizes)) == 2
     with pytest.raises(UserError, match="no parquet file whose name begins with train-"):
-        load_split(config, "train", **sizes, cache_dir=cache_dir)
+        load_split(config, "train", **sizes)
 
 
 def test_differing_class_names_are_refused(hub, write, load):

@@ -5,7 +5,7 @@ import secrets
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import padding
 
-from mpcvit.dealer.jobs import Job
+from mpcvit.dealer.jobs import Job, JobOutline
 from mpcvit.dealer.ledger import Ledger
 from mpcvit.dealer.operations import adjust
 from mpcvit.dealer.script import Kind, Script, Step
@@ -33,6 +33,18 @@ def new_seeds():
 def make_job(key, seeds=None, sealed=None, script=SCRIPT, times=2, start=10):
     sealed = sealed or tuple(seal(key, seed) for seed in seeds or new_seeds())
     return Job(seeds=sealed, start=start, plan=((script, times),), key=key.public.fingerprint)
+
+
+def outline(job):
+    """A job as a dealer's reader outlines it."""
+    return JobOutline(
+        document=job.to_bytes(),
+        digest=job.digest,
+        inferences=job.inferences,
+        seeds=job.seeds,
+        key=job.key,
+        spu=job.spu,
+    )
 
 
 def expected(seeds, script=SCRIPT, start=10):

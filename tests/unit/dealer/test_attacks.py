@@ -16,7 +16,16 @@ from mpcvit.dealer.generator import draw
 from mpcvit.dealer.operations import adjust
 from mpcvit.dealer.script import Kind, Script, Step
 from mpcvit.hosts.peer import Peer
-from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds, seal
+from tests.unit.dealer.jobs import (
+    SCRIPT,
+    authorise,
+    expected,
+    fetch,
+    make_job,
+    new_seeds,
+    outline,
+    seal,
+)
 
 N = 5  # elements of the first product in SCRIPT
 BITS = Script((Step(kind=Kind.RANDOM_BIT, width=8, shape=(N,)),))
@@ -194,6 +203,6 @@ def test_the_table_alone_refuses_what_comes_too_early(dealer, key):
     server = Peer(role="server", name="server", fingerprint="5" * 64)
     with pytest.raises(DealerError, match="no such job"):
         dealer.table.begin(job.digest, 0, server)
-    dealer.table.authorise(job.outline(), server)
+    dealer.table.authorise(outline(job), server)
     with pytest.raises(LaterError):
         dealer.table.begin(job.digest, 0, server)

@@ -20,7 +20,7 @@ from mpcvit.hosts.peer import Peer
 from mpcvit.secure.dealing.local_dealer import LocalDealer
 from mpcvit.secure.parties.roles import Role
 from tests.unit.dealer.counting import family
-from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds
+from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds, outline
 from tests.unit.dealer.test_server import CLIENT, SERVER, Clock
 from tests.unit.dealer.waiting import wait_until
 
@@ -166,25 +166,25 @@ def table(key, tmp_path, clock):
 
 def open_job(table, job, server=SERVER, client=CLIENT):
     for peer in (client, server):
-        table.authorise(job.outline(), peer)
+        table.authorise(outline(job), peer)
     return table.begin(job.digest, 0, server)
 
 
 def test_half_authorised_jobs_hurt_their_sender_alone_and_for_a_minute(table, key, clock):
     for _ in range(3):
-        table.authorise(make_job(key).outline(), SERVER)
+        table.authorise(outline(make_job(key)), SERVER)
     with pytest.raises(LaterError, match="3 jobs of this server's certificate are waiting already"):
-        table.authorise(make_job(key).outline(), SERVER)
+        table.authorise(outline(make_job(key)), SERVER)
     open_job(table, make_job(key), server=OTHER_SERVER)
     open_job(table, make_job(key))  # what the other authorised first is no waiting job of its own
     clock.time += 61
-    table.authorise(make_job(key).outline(), SERVER)
+    table.authorise(outline(make_job(key)), SERVER)
 
 
 def test_one_party_cannot_prolong_a_job_alone(table, key, clock):
     job = make_job(key)
     for _ in range(3):
-        table.authorise(job.outline(), CLIENT)
+        table.authorise(outline(job), CLIENT)
         clock.time += 25
     with pytest.raises(DealerError, match="no such job, or it has expired"):
         table.require_open(job.digest, CLIENT)
@@ -208,7 +208,7 @@ def test_a_job_belongs_to_the_certificates_that_authorised_it(table, key):
         with pytest.raises(DealerError, match="has no part in the job"):
             ask()
     with pytest.raises(DealerError, match="another client has authorised the job"):
-        table.authorise(job.outline(), OTHER_CLIENT)
+        table.authorise(outline(job), OTHER_CLIENT)
 
 
 def test_a_party_sees_its_own_totals_alone(dealer, key, certificates):

@@ -24,7 +24,7 @@ from mpcvit.hosts.certificates import make_certificates
 from mpcvit.hosts.credentials import Credentials
 from mpcvit.hosts.peer import Peer
 from tests.unit.dealer.conftest import ALL, GOLDEN
-from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds
+from tests.unit.dealer.jobs import SCRIPT, authorise, expected, fetch, make_job, new_seeds, outline
 
 
 def test_material_of_a_job(dealer, key):
@@ -188,14 +188,14 @@ def test_jobs_expire_whichever_way_the_clock_jumps(key, tmp_path):
     table = JobTable(tmp_path / "jobs", key, JobLimits(idle_s=100.0, jobs_per_minute=3), clock)
     job = make_job(key)
     for peer in (SERVER, CLIENT):
-        table.authorise(job.outline(), peer)
+        table.authorise(outline(job), peer)
     clock.time -= 10_000  # set back: nothing is lost
-    table.authorise(make_job(key).outline(), SERVER)
+    table.authorise(outline(make_job(key)), SERVER)
     table.begin(job.digest, 0, SERVER)
     clock.time += 20_000
     with pytest.raises(DealerError, match="no such job, or it has expired"):
         table.begin(job.digest, 0, SERVER)
-    table.authorise(make_job(key).outline(), SERVER)
+    table.authorise(outline(make_job(key)), SERVER)
     assert (tmp_path / "jobs").stat().st_mode & 0o077 == 0
 
 

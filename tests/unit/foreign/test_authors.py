@@ -71,7 +71,7 @@ def test_other_alphas_are_a_search(value, edited):
 
 def test_other_betas_are_a_search(edited):
     beta = np.full((1, 10, 1), 0.25, np.float32)
-    with pytest.raises(UserError, match=r"beta of layer 1 is 0\.25"):
+    with pytest.raises(UserError, match=r"beta of layer 1 that is 0\.25"):
         read_foreign(edited(PLUS, {"classifier.blocks.1.beta": beta}))
 
 

@@ -67,11 +67,12 @@ def test_pictures_are_prepared_and_classified_as_there(case, tmp_path):
 @pytest.mark.parametrize("name", PICTURES["processors"])
 def test_pixels_are_those_of_the_framework(name):
     entries, stored = PICTURES["processors"][name], np.load(GOLDEN / "pictures.npz")[name]
-    where = {"channels": 3, "where": name}
     if name.startswith("timm"):
-        found = read_timm({**entries, "mean": [0.5] * 3, "std": [0.5] * 3}, image_size=8, **where)
+        found = read_timm(
+            {**entries, "mean": [0.5] * 3, "std": [0.5] * 3}, image_size=8, channels=3
+        )
     else:
-        found = read_huggingface(entries, usual="ViT", **where)
+        found = read_huggingface(entries, usual="ViT", channels=3)
     for picture, expected in zip(PICTURES["names"], stored, strict=True):
         path = GOLDEN / "pictures" / picture
         pixels = decode_image(path, channels=3, where=picture)

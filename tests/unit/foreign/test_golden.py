@@ -152,7 +152,7 @@ def test_what_the_hugging_face_folders_say(golden):
 
 
 def test_search_is_not_mistaken_for_its_result(golden):
-    with pytest.raises(UserError, match=r"alpha of layer 0 is 0\.62.*search, not its result"):
+    with pytest.raises(UserError, match=r"alpha of layer 0 that is 0\.62.*search, not its result"):
         read_foreign(golden / "authors_search.pth.tar")
 
 

@@ -1,6 +1,6 @@
 """Charts as plain data; `figures` draws them, for the page and for files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -31,6 +31,20 @@ class Series:
     hue: int = 0
     marked: bool = True  # a marker at each point
     dashed: bool = False
+
+
+def line(
+    name: str,
+    values: Iterable[tuple[float, float]],
+    origin: Origin,
+    hue: int,
+    *,
+    label: str = "",
+    **style: bool,
+) -> Series:
+    """Return a series of plain points, which have the same label."""
+    points = tuple(Point(x=x, y=y, label=label) for x, y in values)
+    return Series(name=name, points=points, origin=origin, hue=hue, **style)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from enum import Enum
 from statistics import fmean
 from typing import Any
 
-from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
+from mpcvit.artifacts.architecture import Architecture, MlpForm
 from mpcvit.artifacts.forms import LayerForm
 from mpcvit.artifacts.resolve import forms_of
 from mpcvit.kinds.table import KINDS, Kind
@@ -16,10 +16,9 @@ from mpcvit.report.charts.chart import (
     Chart,
     GridChart,
     Panel,
-    Point,
-    Series,
     XYChart,
     hues,
+    line,
     slug,
 )
 from mpcvit.report.collect import Collected, Named, TableKind, TrainedNetwork
@@ -110,11 +109,11 @@ def search_charts(log: Sequence[Mapping[str, Any]]) -> list[Chart]:
         layers = latest[:-1] if name == "norms" else latest  # the last is the head's
         made.append(_means_chart(name, {"": [_mean(layer) for layer in layers]}))
         movement = tuple(
-            Series(
-                name=f"layer {layer}" if layer < len(layers) else "head's norm",
-                points=tuple(Point(x=row["epoch"], y=_mean(row[name][layer])) for row in epochs),
-                origin="trained",
-                hue=layer,
+            line(
+                f"layer {layer}" if layer < len(layers) else "head's norm",
+                [(row["epoch"], _mean(row[name][layer])) for row in epochs],
+                "trained",
+                layer,
             )
             for layer in range(len(latest))
         )
@@ -140,12 +139,7 @@ def _means_chart(name: str, means: Mapping[str, Sequence[float]], table: str = "
         x_label="layer",
         y_label=f"mean {name}",
         series=tuple(
-            Series(
-                name=label or "latest",
-                points=tuple(Point(x=layer, y=value) for layer, value in enumerate(values)),
-                origin="trained",
-                hue=hue,
-            )
+            line(label or "latest", enumerate(values), "trained", hue)
             for hue, (label, values) in enumerate(means.items())
         ),
         y_range=_SHARES,
@@ -182,14 +176,13 @@ def _panel(
         name=name,
         columns=(*(f"head {head}" for head in range(heads)), "MLP", *chosen),
         cells=tuple(
-            (*_cells(layer), *(_form_cell(one, getattr(form, one), most) for one in chosen))
+            (
+                *map(_cell, (*layer.heads, layer.mlp)),
+                *(_form_cell(one, getattr(form, one), most) for one in chosen),
+            )
             for layer, form in zip(architecture.layers, forms, strict=True)
         ),
     )
-
-
-def _cells(layer: LayerArchitecture) -> tuple[Cell, ...]:
-    return tuple(_cell(choice) for choice in (*layer.heads, layer.mlp))
 
 
 def _cell(choice: Kind | MlpForm | Sequence[Kind | MlpForm]) -> Cell:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from mpcvit.artifacts.latency import WAN
 from mpcvit.artifacts.profile import NetworkLink
 from mpcvit.artifacts.record import RunRecord, StageCost
-from mpcvit.report.charts.chart import Origin, Point, Series, XYChart, hues
+from mpcvit.report.charts.chart import Origin, XYChart, hues, line
 from mpcvit.report.collect import Collected, TableKind
 
 Line = tuple[str, Origin, list[tuple[int, float]]]
@@ -38,11 +38,12 @@ def _chart(id: str, title: str, caption: str, label: str, lines: list[Line]) -> 
         x_label="layer",
         y_label=label,
         series=tuple(
-            Series(
-                name=f"{name}, {origin}",
-                points=tuple(Point(x=layer, y=value, label=name) for layer, value in values),
-                origin=origin,
-                hue=colours[name],
+            line(
+                f"{name}, {origin}",
+                values,
+                origin,
+                colours[name],
+                label=name,
                 dashed=origin == "measured",
             )
             for name, origin, values in lines

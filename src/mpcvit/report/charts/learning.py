@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from mpcvit.report.charts.chart import Point, Series, XYChart, number, slug
+from mpcvit.report.charts.chart import XYChart, line, number, slug
 from mpcvit.report.collect import Collected, TableKind
 
 Epochs = Sequence[Mapping[str, Any]]
@@ -37,17 +37,18 @@ def learning_charts(curves: Mapping[str, Epochs], table: str = "") -> list[XYCha
     made = []
     for metric, title, label, scale in _METRICS:
         series = tuple(
-            Series(
-                name=f"{name}, {split}" if name else split,
-                points=points,
-                origin="trained",
-                hue=hue,
+            line(
+                f"{name}, {split}" if name else split,
+                values,
+                "trained",
+                hue,
+                label=name,
                 marked=split != "train",
                 dashed=split == "train",
             )
             for hue, (name, epochs) in enumerate(curves.items())
             for split in ("test", "validation", "train")
-            if (points := _points(epochs, f"{split}_{metric}", scale, name))
+            if (values := _values(epochs, f"{split}_{metric}", scale))
         )
         chart = XYChart(
             id=slug(f"learning {metric} {table}"),
@@ -62,12 +63,8 @@ def learning_charts(curves: Mapping[str, Epochs], table: str = "") -> list[XYCha
     return made
 
 
-def _points(epochs: Epochs, column: str, scale: float, label: str) -> tuple[Point, ...]:
-    return tuple(
-        Point(x=epoch["epoch"], y=scale * epoch[column], label=label)
-        for epoch in epochs
-        if column in epoch
-    )
+def _values(epochs: Epochs, column: str, scale: float) -> list[tuple[float, float]]:
+    return [(epoch["epoch"], scale * epoch[column]) for epoch in epochs if column in epoch]
 
 
 def _means(rows: Sequence[Mapping[str, str]]) -> dict[str, Epochs]:

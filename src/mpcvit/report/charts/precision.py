@@ -1,6 +1,8 @@
 """Error of private attention weights against the variance of their input."""
 
-from mpcvit.report.charts.chart import Point, Series, XYChart, hues, slug
+from collections.abc import Mapping, Sequence
+
+from mpcvit.report.charts.chart import XYChart, hues, line, slug
 from mpcvit.report.collect import Collected, TableKind
 
 
@@ -18,23 +20,15 @@ def charts(collected: Collected) -> list[XYChart]:
                 x_label="variance of the input",
                 y_label="relative error",
                 series=tuple(
-                    Series(
-                        name=kind,
-                        points=tuple(
-                            Point(
-                                x=float(row["variance"]),
-                                y=float(row["relative_error"]),
-                                label=kind,
-                            )
-                            for row in rows
-                            if row["attention"] == kind
-                        ),
-                        origin="measured",
-                        hue=hue,
-                    )
+                    line(kind, _errors(rows, kind), "measured", hue, label=kind)
                     for kind, hue in kinds.items()
                 ),
                 log=True,
             )
         )
     return found
+
+
+def _errors(rows: Sequence[Mapping[str, str]], kind: str) -> list[tuple[float, float]]:
+    own = [row for row in rows if row["attention"] == kind]
+    return [(float(row["variance"]), float(row["relative_error"])) for row in own]
