@@ -19,7 +19,7 @@ from mpcvit.hosts.credentials import load_credentials
 from mpcvit.hosts.door import why_no_door
 from mpcvit.hosts.peer import SERVER
 from mpcvit.lowering.engine import with_engine
-from mpcvit.secure.memory_check import require_memory
+from mpcvit.secure.memory import require_memory
 from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.roles import Address, resolve, split_address
 from mpcvit.secure.run import AnyModel, default_profile_for, engine_of, model_arguments
