@@ -3,11 +3,11 @@
 import tempfile
 from pathlib import Path
 
+from mpcvit.artifacts.engine import with_engine
 from mpcvit.artifacts.profile import Profile, default_profile, load_profile
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import load_credentials
 from mpcvit.hosts.peer import CLIENT
-from mpcvit.lowering.engine import with_engine
 from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.events import Finished, Journal, Progress, TakeAnswer
 from mpcvit.secure.parties.roles import ROLES, Address, Role, resolve

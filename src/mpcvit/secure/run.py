@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from mpcvit.artifacts.engine import EngineSettings, read_engine, with_engine
 from mpcvit.artifacts.profile import (
     DEALER_DEFAULT,
     SECURE_DEFAULT,
@@ -23,7 +24,6 @@ from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal
 from mpcvit.data import list_pictures
 from mpcvit.errors import UserError, nearest
-from mpcvit.lowering.engine import EngineSettings, read_engine, with_engine
 from mpcvit.secure.memory import require_memory
 from mpcvit.secure.parties.events import (
     Connected,
