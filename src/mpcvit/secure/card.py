@@ -20,8 +20,8 @@ from mpcvit.codec import decode, encode, register
 from mpcvit.errors import UserError
 from mpcvit.lowering.out_of_range import Trust
 from mpcvit.lowering.program import Model, PublicProgram
+from mpcvit.secure.answers import BatchAnswers, KnownModel
 from mpcvit.secure.errors import PartyError
-from mpcvit.secure.result import BatchAnswers, KnownModel
 from mpcvit.secure.spu.best import choose_best, count_noise, is_kept, mask_best, mask_checks
 
 LEAST_RUNS = 3

@@ -24,6 +24,7 @@ from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal
 from mpcvit.data import list_pictures
 from mpcvit.errors import UserError, nearest
+from mpcvit.secure.answers import RunResult
 from mpcvit.secure.memory import require_memory
 from mpcvit.secure.parties.events import (
     Connected,
@@ -37,7 +38,6 @@ from mpcvit.secure.parties.events import (
 from mpcvit.secure.parties.job import OwnImages, OwnModel
 from mpcvit.secure.parties.roles import Address, Role
 from mpcvit.secure.parties.supervise import run_processes
-from mpcvit.secure.result import RunResult
 
 if TYPE_CHECKING:
     from mpcvit.classifier import Classifier

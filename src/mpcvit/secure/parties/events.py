@@ -16,9 +16,9 @@ from mpcvit.artifacts.record import (
     StageCost,
 )
 from mpcvit.codec import decode, encode, tagged
+from mpcvit.secure.answers import BatchAnswers, ImageAnswer, KnownModel
 from mpcvit.secure.parties.agreement import Request
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.result import BatchAnswers, ImageAnswer, KnownModel
 
 Progress = Callable[[str, int, int], None]
 """Takes (what, done, total)."""
