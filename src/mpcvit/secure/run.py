@@ -24,15 +24,16 @@ from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal
 from mpcvit.data import list_pictures
 from mpcvit.errors import UserError, nearest
+from mpcvit.progress import Progress, quiet
 from mpcvit.secure.answers import RunResult
 from mpcvit.secure.memory import require_memory
 from mpcvit.secure.parties.events import (
     Connected,
     InputsMade,
     Journal,
-    Progress,
     Requested,
     TakeAnswer,
+    ignore_answer,
     make_record,
 )
 from mpcvit.secure.parties.job import OwnImages, OwnModel
@@ -63,8 +64,8 @@ def run(
     check_range: bool = False,
     insecure: bool = False,
     ignore_memory: bool = False,
-    progress: Progress = lambda what, done, total: None,
-    answered: TakeAnswer = lambda index, answer: None,
+    progress: Progress = quiet,
+    answered: TakeAnswer = ignore_answer,
 ) -> RunResult:
     """Classify images privately: the model's owner does not see them, nor their owner the model.
 
