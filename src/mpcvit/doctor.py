@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from mpcvit.errors import UserError
-from mpcvit.memory import available_bytes
+from mpcvit.secure.memory import available_bytes
 from mpcvit.storage import cache_folder, size_text
 
 _PYTHONS = ((3, 10), (3, 11))

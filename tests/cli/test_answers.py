@@ -10,9 +10,8 @@ from PIL import Image
 
 from mpcvit.cli import answers as printing
 from mpcvit.errors import UserError
-from mpcvit.secure import answer_file
 from mpcvit.secure import run as secure_run
-from mpcvit.secure.answer_file import AnswerFile, digest_of
+from mpcvit.secure.answers import AnswerFile, digest_of
 from mpcvit.storage import state_folder
 from tests.command import invoke
 from tests.models import tiny
@@ -220,7 +219,7 @@ def test_answers_to_something_else_are_not_mixed_in(model, pictures, tmp_path, o
 
 def test_a_model_that_has_changed_is_noticed(pictures, tmp_path):
     from mpcvit.artifacts.record import Reveal
-    from mpcvit.secure.result import ImageAnswer, KnownModel
+    from mpcvit.secure.answers import ImageAnswer, KnownModel
 
     def answer(digest):
         model = KnownModel(digest=digest, classes=("cat", "dog"), reveal=Reveal.CLASS)
@@ -309,4 +308,4 @@ def test_the_digest_is_of_the_content(pictures, tmp_path):
     copy.write_bytes((pictures / "0.png").read_bytes())
     assert digest_of(copy) == digest_of(pictures / "0.png") != digest_of(pictures / "1.png")
     with pytest.raises(UserError, match="cannot read"):
-        answer_file.digest_of(tmp_path / "absent.png")
+        digest_of(tmp_path / "absent.png")

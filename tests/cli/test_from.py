@@ -9,7 +9,7 @@ from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, DataSource, load_config
 from mpcvit.artifacts.forms import NormForm
 from mpcvit.artifacts.search import SearchResult
-from mpcvit.cli.start import settings_from
+from mpcvit.cli.making.start import settings_from
 from mpcvit.kinds import table
 from mpcvit.model.checkpoint import Checkpoint, flatten_parameters
 from tests.command import invoke

@@ -12,7 +12,7 @@ from mpcvit.errors import shown
 from mpcvit.kinds import table
 from mpcvit.model.checkpoint import read_tensors
 from mpcvit.report.live import console, tell
-from mpcvit.secure.result import ImageAnswer, KnownModel
+from mpcvit.secure.answers import ImageAnswer, KnownModel
 from tests.command import invoke
 from tests.models import small_checkpoint, small_config
 

@@ -9,7 +9,7 @@ import pytest
 
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.protocols import Truncation
-from mpcvit.lowering.products import products
+from mpcvit.lowering.attention import products
 from mpcvit.secure.probe import measure_function
 from mpcvit.secure.spu.rewrite import square
 

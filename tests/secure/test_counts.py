@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from mpcvit.artifacts.config import load_config
+from mpcvit.artifacts.engine import choose_engine
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.lowered import lower_with_plan, read_reference
 from mpcvit.bench.networks import paper_networks, polynomial_network, random_images
-from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.card import LEAST_RUNS
 from mpcvit.secure.run import run
 

@@ -14,7 +14,7 @@ from mpcvit.lowering.lower import lower
 from mpcvit.lowering.out_of_range import Trust
 from mpcvit.lowering.sites import HEAD_NORM
 from mpcvit.make_program import with_guard
-from mpcvit.secure.result import RefusedError
+from mpcvit.secure.answers import RefusedError
 from tests.marks import mostly_long
 from tests.models import random_pixels, small_checkpoint, small_config
 

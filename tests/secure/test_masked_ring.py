@@ -10,11 +10,10 @@ from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.protocols import Truncation
 from mpcvit.artifacts.record import Reveal
 from mpcvit.lowering.out_of_range import Trust
+from mpcvit.secure.card import Opening
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.simulate import one_at_a_time, run_in_threads
-from mpcvit.secure.spu.answer import Opening
 from mpcvit.secure.spu.compile import compile_function
-from mpcvit.secure.spu.engine import Engine, profile_log
+from mpcvit.secure.spu.engine import Engine, one_at_a_time, profile_log, run_in_threads
 from mpcvit.secure.spu.shares import _content_of
 
 SEMI2K = load_profile("semi2k")

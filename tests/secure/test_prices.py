@@ -4,6 +4,7 @@ import pytest
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.engine import choose_engine
 from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
 from mpcvit.artifacts.latency import Cost
 from mpcvit.artifacts.profile import load_profile
@@ -14,7 +15,6 @@ from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.cli.bench.tables import EXAMPLES
 from mpcvit.cost.estimate import estimate
 from mpcvit.kinds import table
-from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.card import LEAST_RUNS, ModelCard
 from mpcvit.secure.components import attention_core, mlp
 from mpcvit.secure.probe import measure_function

@@ -15,9 +15,8 @@ from mpcvit.classifier import Classifier
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.lowering.out_of_range import Trust
-from mpcvit.secure.card import ModelCard
+from mpcvit.secure.card import ModelCard, Opening
 from mpcvit.secure.probe import measure_function
-from mpcvit.secure.spu.answer import Opening
 from mpcvit.secure.spu.best import choose_best
 from mpcvit.secure.spu.compile import compile_network
 from tests.models import random_pixels, small_checkpoint, small_config

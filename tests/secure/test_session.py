@@ -18,7 +18,7 @@ from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.roles import Role
 from mpcvit.secure.protocol import Request, agree, read_request, run_data_owner, run_model_owner
-from mpcvit.secure.simulate import run_in_threads
+from mpcvit.secure.spu.engine import run_in_threads
 from mpcvit.secure.spu.shares import Sharing, pack, runtime_config, unpack
 from tests.models import random_images, random_pixels, small_checkpoint, small_config
 

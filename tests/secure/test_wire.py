@@ -12,7 +12,7 @@ from mpcvit.artifacts.record import Reveal
 from mpcvit.kinds import table
 from mpcvit.secure.parties.events import Journal
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.simulate import simulate
+from mpcvit.secure.run import simulate
 from mpcvit.secure.spu.link import Channel
 from mpcvit.secure.spu.shares import unpack
 from tests.models import random_images, small_checkpoint, small_config

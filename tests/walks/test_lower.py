@@ -8,8 +8,8 @@ from mpcvit.kinds.table import RELU_SOFTMAX
 from tests.models import random_pixels, small_checkpoint, small_config
 from tests.walks.tracer import trace
 
-MOST = 42  # from the command to the file
-MOST_IN_LOWERING = 14
+MOST = 38  # from the command to the file
+MOST_IN_LOWERING = 12
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from functools import partial
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
 from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.engine import choose_engine
 from mpcvit.artifacts.forms import Activation, FormChoice, NormForm
 from mpcvit.artifacts.latency import ChoiceCost, Cost, LatencyTable, LayerCosts, NormCosts
 from mpcvit.artifacts.profile import Profile
@@ -23,7 +24,6 @@ from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.codec import encode
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import SCALING, Kind
-from mpcvit.lowering.engine import choose_engine
 from mpcvit.lowering.program import Model, PublicProgram, SecureProgram
 from mpcvit.progress import Progress, counted, quiet
 from mpcvit.secure.card import LEAST_RUNS

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.engine import EngineSettings, choose_engine
 from mpcvit.artifacts.profile import NetworkLink, Profile
 from mpcvit.artifacts.record import BatchCost, Reveal, RunRecord, StageCost
 from mpcvit.bench.networks import random_checkpoint, random_images
 from mpcvit.bench.rows import Row, row_context
 from mpcvit.errors import UserError, nearest
 from mpcvit.kinds.table import Kind
-from mpcvit.lowering.engine import EngineSettings, choose_engine
 from mpcvit.lowering.fold import fold
 from mpcvit.lowering.program import (
     Calibration,

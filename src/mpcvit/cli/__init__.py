@@ -100,13 +100,11 @@ from mpcvit.cli import (  # noqa: E402
     demo,
     hosts,
     lowering,
+    making,
     models,
-    pipeline,
     research,
     run,
-    search,
     setup,
-    training,
     web,
 )
 

@@ -18,7 +18,7 @@ from mpcvit.errors import UserError, shown
 from mpcvit.storage import require_writable
 
 if TYPE_CHECKING:
-    from mpcvit.secure.result import ImageAnswer, RunResult
+    from mpcvit.secure.answers import ImageAnswer, RunResult
 
 AnswersOption = Annotated[
     Path | None,
@@ -87,8 +87,7 @@ def answer_pictures(
     """
     from mpcvit.data import list_skipped, sift_pictures
     from mpcvit.report.live import counting, tell
-    from mpcvit.secure.answer_file import AnswerFile, digest_of
-    from mpcvit.secure.result import RefusedError, refusal
+    from mpcvit.secure.answers import AnswerFile, RefusedError, digest_of, refusal
 
     output.check()
     with counting() as progress:
@@ -189,7 +188,7 @@ def _find_unfit(error: UserError, pictures: list[Path]) -> dict[Path, str]:
 
 def _require_unchanged(picture: Path, digest: str) -> None:
     """Refuse to keep an answer if nobody knows to which content of the picture it is."""
-    from mpcvit.secure.answer_file import digest_of
+    from mpcvit.secure.answers import digest_of
 
     if digest_of(picture) != digest:
         raise UserError(
@@ -238,7 +237,7 @@ def _prediction(picture: Path, answer: "ImageAnswer") -> dict[str, Any]:
     if answer.rounded is not None:
         known["rounded"] = list(answer.rounded)
     if answer.logits is not None:
-        from mpcvit.secure.result import LIKELIEST
+        from mpcvit.secure.answers import LIKELIEST
 
         known["top"] = [
             {"class": name, "probability": odds} for name, odds in answer.probabilities(LIKELIEST)
@@ -268,7 +267,7 @@ def _print_document(
 
 def _print_cost(result: "RunResult", trust: str) -> None:
     from mpcvit.report.live import tell
-    from mpcvit.secure.result import REVEALED
+    from mpcvit.secure.answers import REVEALED
 
     record = result.record
     notes = list(record.notes)

@@ -47,11 +47,11 @@ def demo(
 
     Example: mpcvit demo --images 2 --open
     """
-    from mpcvit.artifacts.learnt import who_learns
     from mpcvit.artifacts.profile import load_profile
     from mpcvit.demo.show import show
     from mpcvit.demo.showcase import SHIPPED, Showcase
     from mpcvit.report.live import WholeProgress, tell
+    from mpcvit.secure.learnt import who_learns
 
     began = time.monotonic()
     source = SHIPPED if models is None else models

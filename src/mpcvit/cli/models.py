@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mpcvit.cli import app
+from mpcvit.cli.making.start import import_checkpoint
 from mpcvit.cli.options import (
     AnyModelFile,
     AsJson,
@@ -16,7 +17,6 @@ from mpcvit.cli.options import (
 )
 from mpcvit.cli.running import load_images
 from mpcvit.cli.show import print_json, print_pairs
-from mpcvit.cli.start import import_checkpoint
 from mpcvit.errors import UserError, shown
 from mpcvit.lowering import EMULATED_BATCH
 from mpcvit.storage import read_text, require_writable

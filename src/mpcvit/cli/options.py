@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,10 @@ Overrides = Annotated[
         help="Key of the configuration to override, as in train.epochs=1.",
     ),
 ]
+LatencyFile = Annotated[
+    Path | None,
+    typer.Option("--latency", help="Latency file; modelled for this model unless given."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -77,3 +82,16 @@ def parse_whole_numbers(text: str, option: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"{option} must be whole numbers between commas, not {text!r}") from None
+
+
+def parse_seconds(text: str, option: str = "--latency-budget") -> float:
+    """Read seconds as people write them.
+
+    >>> parse_seconds("12s"), parse_seconds("500ms"), parse_seconds("1.5min"), parse_seconds("7")
+    (12.0, 0.5, 90.0, 7.0)
+    """
+    units = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0}
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|min|)", text.strip())
+    if match is None:
+        raise UserError(f"{option} must be seconds such as 12s or 500ms, not {text!r}")
+    return float(match[1]) * units[match[2]]

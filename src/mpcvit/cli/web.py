@@ -48,9 +48,9 @@ def open_page(
 
     Example: mpcvit app --server model.example.org:9000 --tls certs/client
     """
-    from mpcvit.artifacts.learnt import what_leaves
     from mpcvit.hosts.credentials import load_credentials
     from mpcvit.hosts.peer import CLIENT
+    from mpcvit.secure.learnt import what_leaves
     from mpcvit.secure.parties.roles import resolve
     from mpcvit.secure.predict import predict
     from mpcvit.secure.service.dialler import ServerLine

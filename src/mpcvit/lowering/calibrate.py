@@ -1,5 +1,6 @@
 """Calibration: the ranges of values that the exact network gives, and how large they become."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,15 +9,17 @@ import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import ModelConfig
+from mpcvit.artifacts.engine import EngineSettings
 from mpcvit.artifacts.profile import Profile
+from mpcvit.artifacts.protocols import Truncation
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import EngineSettings, largest_safe
 from mpcvit.lowering.fold import Weights
 from mpcvit.lowering.jaxpr_walk import RecordedValue, Traced, record_in_numpy, run_in_numpy
 from mpcvit.lowering.network import NetworkPart, network_parts
 from mpcvit.lowering.out_of_range import SeenRanges, watch_ranges
 from mpcvit.lowering.sites import Functions, Plan, Range, exact_functions
 
+LEAST_SAFE_BITS = 30  # an inference may fail with a probability of at most 2^-30
 _BATCH = 64  # images at a time, which bounds the memory
 _GREYS = (0, 64, 128, 192, 255)
 _SQUARES = (1, 2, 4, 8)
@@ -175,3 +178,39 @@ def _first_beyond(values: StageValues, limit: float) -> tuple[str, RecordedValue
             if not value.largest < limit:
                 return name, value
     return None
+
+
+def safe_bits(engine: EngineSettings, *, products: float, largest: float) -> float:
+    """-log2 of the probability that local truncation ruins an inference.
+
+        products 2^(2 fraction_bits + log2(largest) + 1 - ring_bits)
+
+    A share is uniform in the ring, and its truncation goes wrong where the sum of
+    both wraps: for a number of that size with that probability, and over all
+    products of an inference with at most their sum.
+
+    >>> engine = EngineSettings(ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL,
+    ...                       reuse_weight_masks=True)
+    >>> safe_bits(engine, products=2**20, largest=2**10)
+    45.0
+    """
+    if engine.truncation is not Truncation.LOCAL:
+        return math.inf
+    size = 2 * engine.fraction_bits + math.log2(max(largest, 1.0)) + 1
+    return engine.ring_bits - size - math.log2(max(products, 1.0))
+
+
+def largest_safe(engine: EngineSettings, *, products: float) -> float:
+    """Return the largest number that this many products of an inference may give."""
+    if engine.truncation is not Truncation.LOCAL:
+        return math.inf
+    return 2.0 ** (safe_bits(engine, products=products, largest=1.0) - LEAST_SAFE_BITS)
+
+
+def require_safe(engine: EngineSettings, *, products: float, largest: float) -> None:
+    """Refuse settings that would fail more often than once in 2^30 inferences."""
+    if (bits := safe_bits(engine, products=products, largest=largest)) < LEAST_SAFE_BITS:
+        raise UserError(
+            f"local truncation in {engine.ring_bits} bits with {engine.fraction_bits} fraction "
+            f"bits would ruin one inference in 2^{bits:.0f}; take fewer fraction bits"
+        )

@@ -17,8 +17,11 @@ from mpcvit.artifacts.config import BlockForm, ModelConfig
 from mpcvit.artifacts.forms import Activation, LayerForm, NormForm
 from mpcvit.artifacts.resolve import forms_of, head_norm_of, is_centred
 from mpcvit.attention.kind_math import math_of
-from mpcvit.lowering.attention import folded_scale
-from mpcvit.lowering.products import NUMBERS_PER_EXCHANGE, PRODUCTS_PER_EXCHANGE
+from mpcvit.lowering.attention import (
+    NUMBERS_PER_EXCHANGE,
+    PRODUCTS_PER_EXCHANGE,
+    folded_scale,
+)
 from mpcvit.model.checkpoint import Parameters
 
 Weights = dict[str, Any]

@@ -12,6 +12,7 @@ import numpy as np
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
+from mpcvit.artifacts.engine import choose_engine
 from mpcvit.artifacts.forms import NormForm
 from mpcvit.artifacts.profile import SECURE_DEFAULT, Profile, load_profile
 from mpcvit.artifacts.resolve import forms_of, head_norm_of
@@ -26,9 +27,9 @@ from mpcvit.lowering.calibrate import (
     measure_error,
     odd_pictures,
     require_bounded,
+    require_safe,
     stage_values,
 )
-from mpcvit.lowering.engine import choose_engine, require_safe
 from mpcvit.lowering.fit_plan import fit_plan, search_plan
 from mpcvit.lowering.fold import Weights, fold
 from mpcvit.lowering.jaxpr_walk import run_in_numpy

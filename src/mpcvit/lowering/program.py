@@ -21,18 +21,18 @@ from safetensors.numpy import save_file
 
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import DataConfig, ModelConfig
+from mpcvit.artifacts.engine import (
+    FORMAT,
+    EngineSettings,
+    require_format,
+    why_no_program,
+)
 from mpcvit.artifacts.provenance import PROGRAM_FILE, Provenance
 from mpcvit.artifacts.resolve import require_reasonable, validate
 from mpcvit.codec import decode, encode, register, save
 from mpcvit.data import make_inputs
 from mpcvit.dealer.script import Script
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import (
-    FORMAT,
-    EngineSettings,
-    require_format,
-    why_no_program,
-)
 from mpcvit.lowering.fold import Weights
 from mpcvit.lowering.jaxpr_walk import in_fixed_point
 from mpcvit.lowering.network import forward

@@ -9,7 +9,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from mpcvit.artifacts.learnt import who_learns
 from mpcvit.errors import MissingExtraError
 from mpcvit.progress import Progress, counted, quiet
 from mpcvit.report import provenance, story
@@ -29,6 +28,7 @@ from mpcvit.report.charts.trade_off import TradeOff
 from mpcvit.report.collect import Collected, TableKind, collect
 from mpcvit.report.figures import to_svg, write_figure
 from mpcvit.report.parties import draw_parties
+from mpcvit.secure.learnt import who_learns
 from mpcvit.storage import write_text
 
 _ASSETS = Path(__file__).parent / "assets"

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Sequence
 
-from mpcvit.artifacts.learnt import Learner
+from mpcvit.secure.learnt import Learner
 
 _SHARES = "shares: numbers that look random to each side"
 _DEALT = "random numbers, made before the images"

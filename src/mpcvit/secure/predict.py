@@ -3,13 +3,14 @@
 import tempfile
 from pathlib import Path
 
+from mpcvit.artifacts.engine import with_engine
 from mpcvit.artifacts.profile import Profile, default_profile, load_profile
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import load_credentials
 from mpcvit.hosts.peer import CLIENT
-from mpcvit.lowering.engine import with_engine
+from mpcvit.progress import Progress, quiet
 from mpcvit.secure.parties.agreement import agreement_of
-from mpcvit.secure.parties.events import Finished, Journal, Progress, TakeAnswer
+from mpcvit.secure.parties.events import Finished, Journal, TakeAnswer, ignore_answer
 from mpcvit.secure.parties.roles import ROLES, Address, Role, resolve
 from mpcvit.secure.parties.sockets import unix_address
 from mpcvit.secure.parties.supervise import PartyProcess, own_address, wait_until_ready, watch
@@ -35,8 +36,8 @@ def predict(
     dealer_key: str | Path | None = None,
     insecure_first_party: bool = False,
     wait_s: float = 600.0,
-    progress: Progress = lambda what, done, total: None,
-    answered: TakeAnswer = lambda index, answer: None,
+    progress: Progress = quiet,
+    answered: TakeAnswer = ignore_answer,
 ) -> RunResult:
     """Classify images privately: the server does not see them, nor this host the weights.
 

@@ -12,18 +12,17 @@ from mpcvit.artifacts.config import ModelConfig
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import StageCost
-from mpcvit.memory import peak_bytes
 from mpcvit.secure.components import Component, find_component
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.local_dealer import local_places
 from mpcvit.secure.dealing.party import PartyDealing
+from mpcvit.secure.memory import peak_bytes
 from mpcvit.secure.parties.events import Finished, Journal, Measured, Report
 from mpcvit.secure.parties.job import OwnFunction
 from mpcvit.secure.parties.roles import ROLES, Role
 from mpcvit.secure.parties.supervise import run_processes
-from mpcvit.secure.simulate import one_at_a_time, run_in_threads
 from mpcvit.secure.spu.compile import CompiledStage, Program, compile_function
-from mpcvit.secure.spu.engine import Engine, profile_log
+from mpcvit.secure.spu.engine import Engine, one_at_a_time, profile_log, run_in_threads
 from mpcvit.secure.spu.link import Channel
 
 

@@ -21,12 +21,12 @@ from mpcvit.codec import decode, encode
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.lowering.program import Model
-from mpcvit.memory import peak_bytes
 from mpcvit.model.checkpoint import flatten_parameters
 from mpcvit.secure.card import ModelCard, settled
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.dealing.party import PartyDealing
 from mpcvit.secure.errors import PartyError
+from mpcvit.secure.memory import peak_bytes
 from mpcvit.secure.parties.agreement import Request, Terms, agreement_of, first_difference
 from mpcvit.secure.parties.events import (
     Answered,

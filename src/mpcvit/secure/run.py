@@ -3,13 +3,15 @@
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from mpcvit.artifacts.engine import EngineSettings, read_engine, with_engine
 from mpcvit.artifacts.profile import (
     DEALER_DEFAULT,
     SECURE_DEFAULT,
@@ -18,28 +20,34 @@ from mpcvit.artifacts.profile import (
     default_profile,
     load_profile,
 )
+from mpcvit.artifacts.protocols import Dealer
 from mpcvit.artifacts.record import Reveal
 from mpcvit.data import list_pictures
 from mpcvit.errors import UserError, nearest
-from mpcvit.lowering.engine import EngineSettings, read_engine, with_engine
-from mpcvit.secure.memory_check import require_memory
+from mpcvit.progress import Progress, quiet
+from mpcvit.secure.answers import RunResult
+from mpcvit.secure.memory import require_memory
 from mpcvit.secure.parties.events import (
+    Connected,
     InputsMade,
     Journal,
-    Progress,
     Requested,
     TakeAnswer,
+    ignore_answer,
     make_record,
 )
 from mpcvit.secure.parties.job import OwnImages, OwnModel
 from mpcvit.secure.parties.roles import Address, Role
 from mpcvit.secure.parties.supervise import run_processes
-from mpcvit.secure.result import RunResult
 
 if TYPE_CHECKING:
     from mpcvit.classifier import Classifier
     from mpcvit.lowering.program import Model, SecureProgram
     from mpcvit.model.checkpoint import Checkpoint
+    from mpcvit.secure.dealing.endpoint import DealerEndpoint
+    from mpcvit.secure.parties.events import Report
+    from mpcvit.secure.protocol import MakeImages
+    from mpcvit.secure.spu.link import Channel
 
 AnyModel: TypeAlias = "str | Path | Classifier | Checkpoint | SecureProgram"
 Images = str | Path | np.ndarray | Sequence[str | Path] | Sequence[np.ndarray]
@@ -56,8 +64,8 @@ def run(
     check_range: bool = False,
     insecure: bool = False,
     ignore_memory: bool = False,
-    progress: Progress = lambda what, done, total: None,
-    answered: TakeAnswer = lambda index, answer: None,
+    progress: Progress = quiet,
+    answered: TakeAnswer = ignore_answer,
 ) -> RunResult:
     """Classify images privately: the model's owner does not see them, nor their owner the model.
 
@@ -138,7 +146,6 @@ def _simulate(
 ) -> None:
     from mpcvit.secure.overflow import find_overflows
     from mpcvit.secure.protocol import images_of
-    from mpcvit.secure.simulate import simulate
 
     def find_notes(images: np.ndarray) -> list[str]:
         return [str(overflow) for overflow in find_overflows(_loaded(model), images, profile)]
@@ -151,6 +158,43 @@ def _simulate(
         journal=journal,
         reveal=reveal,
     )
+
+
+def simulate(
+    load: "Callable[[], Model]",
+    make_images: "Callable[[Report], MakeImages]",
+    profile: Profile,
+    *,
+    batch_size: int,
+    journal: Journal,
+    reveal: Reveal = Reveal.CLASS,
+) -> None:
+    """Run every role in a thread, by the code that parties in processes run.
+
+    This is quick, exact in bytes and exchanges, and not private. The journal then has all.
+    """
+    from mpcvit.secure.dealing.local_dealer import local_places
+    from mpcvit.secure.protocol import run_data_owner, run_model_owner, run_third_party
+    from mpcvit.secure.spu.engine import one_at_a_time, run_in_threads
+
+    places: dict[Role, DealerEndpoint] = {}
+
+    def take_part(channel: "Channel") -> None:
+        role, report = channel.role, partial(journal.add, channel.role)
+        report(Connected())
+        match role:
+            case Role.MODEL_OWNER:
+                run_model_owner(channel, profile, load(), report, places.get(role), reveal)
+            case Role.DATA_OWNER:
+                dealer = places.get(role)
+                run_data_owner(channel, profile, make_images(report), batch_size, report, dealer)
+            case _:
+                run_third_party(channel, profile, report)
+
+    with one_at_a_time, ExitStack() as stack:
+        if profile.dealer is Dealer.THIRD_PARTY:
+            places |= stack.enter_context(local_places())
+        run_in_threads(profile, take_part)
 
 
 def default_profile_for(model: AnyModel, dealer: Address | None = None) -> str:

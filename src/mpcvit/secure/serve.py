@@ -12,14 +12,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mpcvit.artifacts.engine import with_engine
 from mpcvit.artifacts.profile import Profile, load_profile
 from mpcvit.artifacts.record import Reveal
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import load_credentials
 from mpcvit.hosts.door import why_no_door
 from mpcvit.hosts.peer import SERVER
-from mpcvit.lowering.engine import with_engine
-from mpcvit.secure.memory_check import require_memory
+from mpcvit.secure.memory import require_memory
 from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.roles import Address, resolve, split_address
 from mpcvit.secure.run import AnyModel, default_profile_for, engine_of, model_arguments

@@ -16,7 +16,7 @@ from typing import Any
 from mpcvit.artifacts.record import RunRecord
 from mpcvit.data import decode_image
 from mpcvit.errors import UserError
-from mpcvit.secure.result import ImageAnswer, RunResult, refusal
+from mpcvit.secure.answers import ImageAnswer, RunResult, refusal
 
 Classify = Callable[..., RunResult]
 """Takes pictures, `progress` and `answered`, as `mpcvit.predict` does."""

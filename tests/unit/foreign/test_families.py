@@ -12,7 +12,7 @@ from mpcvit.artifacts.config import DataConfig, Pooling, load_config
 from mpcvit.artifacts.image_fit import ImageFit
 from mpcvit.artifacts.provenance import Environment, Provenance
 from mpcvit.classifier import Classifier
-from mpcvit.cli.start import load_start, settings_from
+from mpcvit.cli.making.start import load_start, settings_from
 from mpcvit.codec import decode, encode
 from mpcvit.data import decode_image, fit_image
 from mpcvit.errors import UserError

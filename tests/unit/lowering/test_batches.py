@@ -10,10 +10,10 @@ import pytest
 from mpcvit.artifacts.architecture import Architecture
 from mpcvit.artifacts.config import load_config
 from mpcvit.kinds.table import SCALING
-from mpcvit.lowering import products as products_module
+from mpcvit.lowering import attention
+from mpcvit.lowering.attention import products, together
 from mpcvit.lowering.fold import fold
 from mpcvit.lowering.network import forward
-from mpcvit.lowering.products import products, together
 from mpcvit.model.vit import init_parameters
 
 
@@ -72,5 +72,5 @@ def test_products_of_sixteen_images(config, overrides, one_by_one, together, mon
         return names.count("dot_general")
 
     assert count() == together
-    monkeypatch.setattr(products_module, "together", lambda *_: 1)
+    monkeypatch.setattr(attention, "together", lambda *_: 1)
     assert count() == one_by_one

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from mpcvit.artifacts.architecture import Architecture
+from mpcvit.artifacts.engine import choose_engine
 from mpcvit.artifacts.forms import Activation, NormForm
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import SCALING
 from mpcvit.lowering.calibrate import odd_pictures, require_bounded, stage_values
-from mpcvit.lowering.engine import choose_engine
 from mpcvit.lowering.jaxpr_walk import RecordedValue
 from mpcvit.lowering.lower import lower
 from tests.models import random_pixels, small_checkpoint, small_config, tame

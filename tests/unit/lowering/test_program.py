@@ -9,6 +9,7 @@ import pytest
 
 import mpcvit
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
+from mpcvit.artifacts.engine import choose_engine, read_engine
 from mpcvit.artifacts.profile import Profile, load_profile
 from mpcvit.artifacts.protocols import PROTOCOLS, Truncation
 from mpcvit.classifier import Classifier
@@ -16,15 +17,8 @@ from mpcvit.data import Split
 from mpcvit.errors import UserError
 from mpcvit.kinds import table
 from mpcvit.lowering import ERROR_BUDGET
-from mpcvit.lowering.calibrate import relative_error
+from mpcvit.lowering.calibrate import LEAST_SAFE_BITS, relative_error, require_safe, safe_bits
 from mpcvit.lowering.emulate import emulate
-from mpcvit.lowering.engine import (
-    LEAST_SAFE_BITS,
-    choose_engine,
-    read_engine,
-    require_safe,
-    safe_bits,
-)
 from mpcvit.lowering.fit_plan import search_plan
 from mpcvit.lowering.fitting import fit_inverse_root
 from mpcvit.lowering.lower import leaving, lower, products_of

@@ -6,12 +6,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mpcvit.artifacts.learnt import who_learns
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.artifacts.record import Reveal
 from mpcvit.report.collect import Collected, Named, Table, TableKind
 from mpcvit.report.parties import draw_parties
 from mpcvit.report.story import headline
+from mpcvit.secure.learnt import who_learns
 from tests.unit.report.conftest import record
 
 

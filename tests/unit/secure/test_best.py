@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mpcvit.artifacts.record import Reveal
 from mpcvit.lowering.out_of_range import Trust
-from mpcvit.secure.spu.answer import Opening
+from mpcvit.secure.card import Opening
 from mpcvit.secure.spu.best import choose_best, count_noise, is_kept, mask_best, mask_checks
 
 VALUES = st.integers(-3, 3) | st.sampled_from([-(2**20), 2**20])  # few, so that ties are common

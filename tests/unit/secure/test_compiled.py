@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from mpcvit.artifacts.architecture import Architecture, LayerArchitecture, MlpForm
+from mpcvit.artifacts.engine import choose_engine
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.bench.lowered import lower_with_plan, plan_for, read_reference
 from mpcvit.cli.bench.tables import EXAMPLES
 from mpcvit.kinds import table
-from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.card import ModelCard
 from mpcvit.secure.spu import compile as compiled
 from mpcvit.secure.spu.compile import compile_function, compile_network

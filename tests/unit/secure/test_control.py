@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mpcvit.artifacts.engine import choose_engine
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.hosts.door import Stream
-from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.service.control import ControlConnection

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from mpcvit.artifacts.engine import choose_engine
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.hosts.certificates import make_certificates
 from mpcvit.hosts.credentials import Credentials
-from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import agreement_of
 from mpcvit.secure.parties.roles import free_addresses

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mpcvit.artifacts.engine import choose_engine
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import choose_engine
 from mpcvit.secure.spu import compile as compiling
 from mpcvit.secure.spu import rewrite as rewriting
 from mpcvit.secure.spu.rewrite import rewrite

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from mpcvit.artifacts.record import BatchCost, Reveal
-from mpcvit.secure.result import ImageAnswer, KnownModel, RunResult
+from mpcvit.secure.answers import ImageAnswer, KnownModel, RunResult
 from mpcvit.web.desk import Desk
 from mpcvit.web.server import Page
 from tests.records import RECORD, stage

@@ -11,10 +11,16 @@ import typer
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import app, complete
-from mpcvit.cli.options import AsJson, DataFolder, Overrides, parse_whole_numbers, settings_of
+from mpcvit.cli.options import (
+    AsJson,
+    DataFolder,
+    Overrides,
+    parse_seconds,
+    parse_whole_numbers,
+    settings_of,
+)
 from mpcvit.cli.run import ProfileName
 from mpcvit.cli.running import load_data, require_training_packages
-from mpcvit.cli.search import parse_seconds
 from mpcvit.cli.show import print_json, print_pairs, print_table
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError

@@ -59,7 +59,7 @@ def estimate(
     from mpcvit.artifacts.profile import NetworkLink
     from mpcvit.cost.estimate import LOWERED_KINDS, MEMORY_ERROR, SOURCE, forecast
     from mpcvit.cost.estimate import estimate as stage
-    from mpcvit.secure.memory_check import read_network
+    from mpcvit.secure.memory import read_network
 
     network = NetworkLink(
         round_trip_ms=round_trip_ms, bandwidth_bytes_per_s=1e6 * bandwidth_mb_per_s

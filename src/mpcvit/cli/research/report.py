@@ -9,8 +9,7 @@ import typer
 
 from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.cli import app, complete
-from mpcvit.cli.options import AsJson
-from mpcvit.cli.search import LatencyFile
+from mpcvit.cli.options import AsJson, LatencyFile
 from mpcvit.cli.show import print_json, print_table
 from mpcvit.errors import UserError
 from mpcvit.storage import SMALL_BYTES, require_room, require_writable

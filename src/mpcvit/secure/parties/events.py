@@ -16,15 +16,17 @@ from mpcvit.artifacts.record import (
     StageCost,
 )
 from mpcvit.codec import decode, encode, tagged
+from mpcvit.progress import Progress, quiet
+from mpcvit.secure.answers import BatchAnswers, ImageAnswer, KnownModel
 from mpcvit.secure.parties.agreement import Request
 from mpcvit.secure.parties.roles import Role
-from mpcvit.secure.result import BatchAnswers, ImageAnswer, KnownModel
-
-Progress = Callable[[str, int, int], None]
-"""Takes (what, done, total)."""
 
 TakeAnswer = Callable[[int, ImageAnswer], None]
 """Takes an image's index and its answer, as soon as it is there."""
+
+
+def ignore_answer(index: int, answer: ImageAnswer) -> None:
+    """Do nothing with an answer."""
 
 
 @tagged("ready")
@@ -201,8 +203,8 @@ def report_progress(report: Report, what: str) -> Callable[[int, int], None]:
 class Journal:
     """Every party's events in the order they came, and progress made of the data owner's."""
 
-    progress: Progress = lambda what, done, total: None
-    answered: TakeAnswer = lambda index, answer: None
+    progress: Progress = quiet
+    answered: TakeAnswer = ignore_answer
     started: float = field(default_factory=time.perf_counter)
     events: dict[Role, list[Event]] = field(default_factory=lambda: {role: [] for role in Role})
     answers: list[ImageAnswer] = field(default_factory=list)  # in the order of the images

@@ -22,9 +22,9 @@ from enum import Enum
 from typing import Any, cast
 
 from mpcvit import codec
+from mpcvit.artifacts.engine import EngineSettings
 from mpcvit.codec import require, tagged
 from mpcvit.errors import UserError
-from mpcvit.lowering.engine import EngineSettings
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.agreement import Terms
 from mpcvit.secure.parties.roles import Address, split_address

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from mpcvit.artifacts.engine import EngineSettings
 from mpcvit.artifacts.profile import Profile
 from mpcvit.artifacts.protocols import Dealer, Truncation, names_with
 from mpcvit.dealer.keys import load_public_key
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import Credentials
-from mpcvit.lowering.engine import EngineSettings
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.errors import PartyError
 from mpcvit.secure.parties.roles import Address, is_this_machine, resolve

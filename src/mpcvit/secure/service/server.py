@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from mpcvit.artifacts.engine import EngineSettings
 from mpcvit.artifacts.profile import Dealer, Profile
 from mpcvit.errors import UserError
 from mpcvit.hosts.credentials import Credentials, ListeningContext
 from mpcvit.hosts.door import Door, Guest, RefusedError, Stream
 from mpcvit.hosts.log import LogWriter
 from mpcvit.hosts.peer import CLIENT, Peer, read_allowed
-from mpcvit.lowering.engine import EngineSettings
 from mpcvit.secure.dealing.endpoint import DealerEndpoint
 from mpcvit.secure.parties.agreement import Terms, first_difference
 from mpcvit.secure.parties.job import OwnModel

@@ -8,6 +8,7 @@ The log belongs to the process, so one runtime in it may be profiled at a time.
 import atexit
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import threading
@@ -28,7 +29,7 @@ from mpcvit.artifacts.record import OperationCost, StageCost
 from mpcvit.dealer.party.gateway import Gateway
 from mpcvit.errors import UserError
 from mpcvit.secure.dealing.endpoint import require_known_spu
-from mpcvit.secure.parties.roles import Role
+from mpcvit.secure.parties.roles import ROLES, Role
 from mpcvit.secure.spu.compile import FIRST_USED, first_use
 from mpcvit.secure.spu.link import Channel, connect_in_memory, lost
 from mpcvit.secure.spu.shares import Sharing, bytes_field, number_field, runtime_config
@@ -43,6 +44,9 @@ _LINK = re.compile(
     r"send actions (\d+), recv actions (\d+)"
 )
 _WRITTEN_WITHIN_S = 10.0
+one_at_a_time = threading.Lock()
+"""Held by a run in threads that counts, as SPU's log belongs to the process."""
+
 _CONFIG_FIELD = 71  # of SPU's RuntimeConfig: a TTPBeaverConfig, whose setter is broken
 _HOST, _RANK, _SCHEMA, _KEY = 1, 2, 3, 4  # fields of a TTPBeaverConfig
 
@@ -219,15 +223,18 @@ def run_in_threads(profile: Profile, take_part: Callable[[Channel], Any]) -> dic
     profile_log()  # before any thread compiles: SPU's log must not be set up while in use
     results: dict[Role, Any] = {}
     failures: list[BaseException] = []
+    session = secrets.token_hex(8)
 
-    def act(port: Any) -> None:
+    def act(role: Role) -> None:
         try:
-            results[port.role] = take_part(port.open())
+            channel = connect_in_memory(role, profile.protocol, profile.limits, session)
+            results[role] = take_part(channel)
         except BaseException as error:  # whatever it is, the caller's thread raises it
             failures.append(error)
 
-    ports = connect_in_memory(profile.protocol, profile.limits)
-    threads = [threading.Thread(target=act, args=(port,), daemon=True) for port in ports]
+    threads = [
+        threading.Thread(target=act, args=(role,), daemon=True) for role in ROLES[profile.protocol]
+    ]
     for thread in threads:
         thread.start()
     try:

@@ -4,7 +4,6 @@ SPU numbers parties by rank. Ranks do not leave this file.
 """
 
 import json
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -132,34 +131,20 @@ def connect(
     return Channel(context, roles, role, limits.silence_s)
 
 
-def connect_in_memory(protocol: Protocol, limits: Limits) -> list["MemoryPort"]:
-    """Return ports for parties in one process, one for each role."""
+def connect_in_memory(role: Role, protocol: Protocol, limits: Limits, session: str) -> Channel:
+    """Wait until all parties of a session are there, each in a thread of this process."""
     roles = ROLES[protocol]
-    description = _describe(limits, secrets.token_hex(8))
+    description = _describe(limits, session)
     for member in roles:
         description.add_party(member.name, member.name)
-    return [MemoryPort(description, roles, role, limits.silence_s) for role in roles]
-
-
-class MemoryPort:
-    """Opens a role's channel, in the thread that will use it: all must open at once."""
-
-    def __init__(
-        self, description: Any, roles: tuple[Role, ...], role: Role, silence_s: float
-    ) -> None:
-        self.role = role
-        self._description, self._roles, self._silence_s = description, roles, silence_s
-
-    def open(self) -> Channel:
-        context = libspu.link.create_mem(self._description, self._roles.index(self.role))
-        return Channel(
-            context,
-            self._roles,
-            self.role,
-            self._silence_s,
-            counts_costs=self.role is Role.DATA_OWNER,
-            parties_here=len(self._roles),
-        )
+    return Channel(
+        libspu.link.create_mem(description, roles.index(role)),
+        roles,
+        role,
+        limits.silence_s,
+        counts_costs=role is Role.DATA_OWNER,
+        parties_here=len(roles),
+    )
 
 
 _ATTEMPT_MS = 100

@@ -23,8 +23,7 @@ from mpcvit.lowering.program import Model, PublicProgram, SecureProgram
 from mpcvit.lowering.sites import EMBED_NORM, HEAD_NORM, Functions, Plan, site_label
 from mpcvit.model.checkpoint import Parameters, fuse_linears
 from mpcvit.model.vit import Block, Embed, Head, init_parameters
-from mpcvit.secure.card import ModelCard
-from mpcvit.secure.spu.answer import Opening
+from mpcvit.secure.card import ModelCard, Opening
 
 
 @dataclass(frozen=True, kw_only=True)

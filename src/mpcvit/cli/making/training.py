@@ -10,10 +10,10 @@ from mpcvit.artifacts.config import Config
 from mpcvit.artifacts.provenance import CURVES_FILE, MODEL_FILE, judged_by
 from mpcvit.artifacts.resolve import validate
 from mpcvit.cli import app, complete
+from mpcvit.cli.making.start import From, begin_training
 from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides
 from mpcvit.cli.running import Fresh, Out, Resume, run_training
 from mpcvit.cli.show import print_json, print_pairs
-from mpcvit.cli.start import From, begin_training
 
 if TYPE_CHECKING:
     from mpcvit.model.checkpoint import Checkpoint

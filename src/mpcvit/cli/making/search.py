@@ -1,6 +1,5 @@
 """`mpcvit search` and `mpcvit derive`."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,20 +12,22 @@ from mpcvit.artifacts.latency import LatencyTable
 from mpcvit.artifacts.provenance import SEARCH_FIGURE_FILE, SEARCH_FILE, judged_by
 from mpcvit.artifacts.search import SearchResult
 from mpcvit.cli import app, complete
-from mpcvit.cli.options import AsJson, ConfigFile, DataFolder, Overrides
+from mpcvit.cli.making.start import From, begin_training
+from mpcvit.cli.options import (
+    AsJson,
+    ConfigFile,
+    DataFolder,
+    LatencyFile,
+    Overrides,
+    parse_seconds,
+)
 from mpcvit.cli.running import Fresh, Out, Resume, run_training
 from mpcvit.cli.show import print_json, print_pairs
-from mpcvit.cli.start import From, begin_training
 from mpcvit.codec import decode
 from mpcvit.errors import UserError
 
 if TYPE_CHECKING:
     from mpcvit.search.derive import Derived
-
-LatencyFile = Annotated[
-    Path | None,
-    typer.Option("--latency", help="Latency file; modelled for this model unless given."),
-]
 
 
 @app.command()
@@ -174,19 +175,6 @@ def derive(
         )
     derived.architecture.save(out)
     _tell(derived, result.latency, out, as_json)
-
-
-def parse_seconds(text: str, option: str = "--latency-budget") -> float:
-    """Read seconds as people write them.
-
-    >>> parse_seconds("12s"), parse_seconds("500ms"), parse_seconds("1.5min"), parse_seconds("7")
-    (12.0, 0.5, 90.0, 7.0)
-    """
-    units = {"": 1.0, "s": 1.0, "ms": 1e-3, "min": 60.0}
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|min|)", text.strip())
-    if match is None:
-        raise UserError(f"{option} must be seconds such as 12s or 500ms, not {text!r}")
-    return float(match[1]) * units[match[2]]
 
 
 def _tell(derived: "Derived", table: LatencyTable, out: Path, as_json: bool) -> None:

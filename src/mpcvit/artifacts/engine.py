@@ -1,6 +1,5 @@
-"""Engine settings: ring, fraction bits, truncation, mask reuse, squares; and what may go wrong."""
+"""Engine settings: the ring, fraction bits, truncation, mask reuse and squares of a program."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from mpcvit.errors import UserError
 from mpcvit.storage import read_json
 
 FORMAT = "mpcvit-program/3"
-LEAST_SAFE_BITS = 30  # an inference may fail with a probability of at most 2^-30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,39 +115,3 @@ def choose_engine(profile: Profile) -> EngineSettings:
         reuse_weight_masks=False,
         owned_weights=profile.protocol.owned_weights,
     )
-
-
-def safe_bits(engine: EngineSettings, *, products: float, largest: float) -> float:
-    """-log2 of the probability that local truncation ruins an inference.
-
-        products 2^(2 fraction_bits + log2(largest) + 1 - ring_bits)
-
-    A share is uniform in the ring, and its truncation goes wrong where the sum of
-    both wraps: for a number of that size with that probability, and over all
-    products of an inference with at most their sum.
-
-    >>> engine = EngineSettings(ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL,
-    ...                       reuse_weight_masks=True)
-    >>> safe_bits(engine, products=2**20, largest=2**10)
-    45.0
-    """
-    if engine.truncation is not Truncation.LOCAL:
-        return math.inf
-    size = 2 * engine.fraction_bits + math.log2(max(largest, 1.0)) + 1
-    return engine.ring_bits - size - math.log2(max(products, 1.0))
-
-
-def largest_safe(engine: EngineSettings, *, products: float) -> float:
-    """Return the largest number that this many products of an inference may give."""
-    if engine.truncation is not Truncation.LOCAL:
-        return math.inf
-    return 2.0 ** (safe_bits(engine, products=products, largest=1.0) - LEAST_SAFE_BITS)
-
-
-def require_safe(engine: EngineSettings, *, products: float, largest: float) -> None:
-    """Refuse settings that would fail more often than once in 2^30 inferences."""
-    if (bits := safe_bits(engine, products=products, largest=largest)) < LEAST_SAFE_BITS:
-        raise UserError(
-            f"local truncation in {engine.ring_bits} bits with {engine.fraction_bits} fraction "
-            f"bits would ruin one inference in 2^{bits:.0f}; take fewer fraction bits"
-        )

@@ -10,12 +10,11 @@ import typer
 from mpcvit.artifacts.config import load_config
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.cli import app, complete
-from mpcvit.cli.options import AsJson, DataFolder, Overrides, parse_numbers
+from mpcvit.cli.making.start import From, load_start, settings_from
+from mpcvit.cli.options import AsJson, DataFolder, Overrides, parse_numbers, parse_seconds
 from mpcvit.cli.research.report import write_report
 from mpcvit.cli.running import load_data, require_training_packages, tell_start
-from mpcvit.cli.search import parse_seconds
 from mpcvit.cli.show import print_json, print_pairs, print_table
-from mpcvit.cli.start import From, load_start, settings_from
 from mpcvit.cores import split_cpu
 from mpcvit.errors import UserError
 from mpcvit.storage import holding, require_writable

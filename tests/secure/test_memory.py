@@ -20,8 +20,8 @@ from mpcvit.codec import encode
 from mpcvit.cost.estimate import forecast
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import SOFTMAX
-from mpcvit.secure import memory_check
-from mpcvit.secure.memory_check import read_network, require_memory
+from mpcvit.secure import memory as memory_module
+from mpcvit.secure.memory import read_network, require_memory
 from tests.command import invoke
 from tests.configs import TINY
 from tests.docs.pages import ROOT
@@ -32,7 +32,7 @@ SHIPPED = Path(mpcvit.__file__).parent / "demo" / "shipped" / "mpcvit"
 @pytest.fixture
 def memory(monkeypatch):
     def give(gigabytes):
-        monkeypatch.setattr(memory_check, "available_bytes", lambda: int(gigabytes * 1e9))
+        monkeypatch.setattr(memory_module, "available_bytes", lambda: int(gigabytes * 1e9))
 
     return give
 
@@ -94,7 +94,7 @@ def test_images_at_a_time_count_as_far_as_there_are_any(memory):
 def test_a_shape_is_read_without_jax():
     code = f"""
 import sys
-from mpcvit.secure.memory_check import read_network
+from mpcvit.secure.memory import read_network
 model, architecture, lowered = read_network({str(SHIPPED / "program")!r})
 assert lowered and model.depth == len(architecture.layers)
 assert not read_network({str(SHIPPED / "model.safetensors")!r})[2]

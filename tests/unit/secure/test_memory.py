@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mpcvit.memory import available_bytes, peak_bytes
+from mpcvit.secure.memory import available_bytes, peak_bytes
 
 GB = 10**9
 
@@ -64,7 +64,8 @@ def test_a_peak_is_the_processes_own():
     """A child of a large parent starts small; `getrusage` would say otherwise."""
     ballast = bytearray(300_000_000)
     code = (
-        "from mpcvit.memory import peak_bytes as p; a = p(); b = b'1' * 50_000_000; print(a, p())"
+        "from mpcvit.secure.memory import peak_bytes as p; "
+        "a = p(); b = b'1' * 50_000_000; print(a, p())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, after = map(int, done.stdout.split())
