@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from mpcvit.lowering.network import NetworkPart, network_parts
 from mpcvit.lowering.out_of_range import SeenRanges, watch_ranges
 from mpcvit.lowering.sites import Functions, Plan, Range, exact_functions
 
+_LEAST_FRACTION_BITS = 22  # rounding moves logits by 5e-5 of their spread there
 LEAST_SAFE_BITS = 30  # an inference may fail with a probability of at most 2^-30
 _BATCH = 64  # images at a time, which bounds the memory
 _GREYS = (0, 64, 128, 192, 255)
@@ -147,18 +149,26 @@ def count_products(values: StageValues, images: int) -> float:
     return sum(value.size for stage in values.values() for value in stage) / images
 
 
-def require_bounded(
+def engine_that_holds(
     values_of: Callable[[np.ndarray], StageValues],
     pictures: Mapping[str, np.ndarray],
     engine: EngineSettings,
     profile: Profile,
-) -> None:
-    """Refuse a network whose values run away for some picture, and say in which block."""
+) -> EngineSettings:
+    """Return an engine with as many fraction bits as leave room for the values of all pictures.
+
+    Refuse a network whose values run away for one of them, and say in which block.
+    """
     values = values_of(np.stack([*pictures.values()]))
     products = count_products(values, len(pictures))
-    limit = min(engine.apply(profile).magnitude_limit, largest_safe(engine, products=products))
-    if _first_beyond(values, limit) is None:
-        return
+    spare = engine.truncation is Truncation.LOCAL
+    least = _LEAST_FRACTION_BITS if spare else engine.fraction_bits
+    limit = 0.0
+    for fraction_bits in range(engine.fraction_bits, least - 1, -1):
+        tried = replace(engine, fraction_bits=fraction_bits)
+        limit = min(tried.apply(profile).magnitude_limit, largest_safe(tried, products=products))
+        if _first_beyond(values, limit) is None:
+            return tried
     for name, picture in pictures.items():
         if (found := _first_beyond(values_of(picture[None]), limit)) is not None:
             stage, value = found
@@ -169,6 +179,7 @@ def require_bounded(
                 f"norms give (model.clip = {_CLIP}), or show odd pictures and weigh outliers "
                 "(augment.odd = 0.02, train.outlier_weight = 1); then train again"
             )
+    raise AssertionError("what is beyond for all pictures is beyond for one")
 
 
 def _first_beyond(values: StageValues, limit: float) -> tuple[str, RecordedValue] | None:

@@ -24,9 +24,9 @@ from mpcvit.lowering.calibrate import (
     Progress,
     calibrate,
     count_products,
+    engine_that_holds,
     measure_error,
     odd_pictures,
-    require_bounded,
     require_safe,
     stage_values,
 )
@@ -85,15 +85,14 @@ def lower(
     progress("calibrating", 0, len(inputs))
     ranges, exact = calibrate(config, architecture, weights, np.asarray(inputs), progress)
     odd_ranges, odd_exact = calibrate(config, architecture, weights, odd)
-    engine = choose_engine(settings)
-    require_bounded(
+    engine = engine_that_holds(
         partial(stage_values, config, architecture, exact_functions(config, architecture), weights),
         {
             **_most_extreme(inputs, exact),
             **dict(zip(pictures, odd, strict=True)),
             **_inverted(inputs[:_WATCHED], checkpoint.data),
         },
-        engine,
+        choose_engine(settings),
         settings,
     )
     widening = widening_of(len(inputs))

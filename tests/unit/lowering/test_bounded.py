@@ -1,5 +1,7 @@
 """Networks whose values run away are refused by the block that does, and how clips cure them."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,13 @@ from mpcvit.artifacts.profile import load_profile
 from mpcvit.data import make_inputs
 from mpcvit.errors import UserError
 from mpcvit.kinds.table import SCALING
-from mpcvit.lowering.calibrate import odd_pictures, require_bounded, stage_values
+from mpcvit.lowering.calibrate import (
+    engine_that_holds,
+    largest_safe,
+    odd_pictures,
+    relative_error,
+    stage_values,
+)
 from mpcvit.lowering.jaxpr_walk import RecordedValue
 from mpcvit.lowering.lower import lower
 from tests.models import random_pixels, small_checkpoint, small_config, tame
@@ -48,8 +56,36 @@ def test_a_value_that_is_no_number_runs_away():
     pictures = {"flat": np.ones((2, 2, 3)), "odd": np.full((2, 2, 3), 2.0)}
     engine = choose_engine(settings)
     with pytest.raises(UserError, match=r"block 3 runs away: for the picture 'odd'.*reaches nan"):
-        require_bounded(values_of, pictures, engine, settings)
-    require_bounded(values_of, {"flat": pictures["flat"]}, engine, settings)
+        engine_that_holds(values_of, pictures, engine, settings)
+    assert engine_that_holds(values_of, {"flat": pictures["flat"]}, engine, settings) == engine
+
+
+@pytest.mark.parametrize("profile", ["semi2k-dealer-wan", "semi2k"])
+def test_large_values_leave_fewer_fraction_bits(profile):
+    """Each bit less leaves room for values four times as large, down to 22 bits."""
+    settings = load_profile(profile)
+    engine = choose_engine(settings)
+
+    def held(largest):
+        values = {"block 0": [RecordedValue(operation="mul", largest=largest, size=1 << 20)]}
+        pictures = {"flat": np.ones((2, 2, 3))}
+        return engine_that_holds(lambda images: values, pictures, engine, settings)
+
+    limit = largest_safe(engine, products=1 << 20)
+    for bits in range(engine.fraction_bits, 21, -1):
+        assert held(0.99 * limit).fraction_bits == bits
+        limit *= 4
+    with pytest.raises(UserError, match=re.escape(f"the engine holds {limit / 4:.3g}")):
+        held(0.99 * limit)
+
+
+def test_a_program_of_fewer_fraction_bits_computes_the_same():
+    checkpoint = polynomial(grown=20.0)
+    config, images = checkpoint.model, random_pixels(checkpoint.model, 16)
+    program = lower(checkpoint, images, "semi2k-dealer-wan")
+    assert 22 <= program.engine.fraction_bits < 26
+    inputs = make_inputs(list(images), config, checkpoint.data).images
+    assert relative_error(program.in_fixed_point(inputs), program.judge(inputs).logits) < 1e-3
 
 
 def test_no_odd_picture_leaves_the_ring():
