@@ -25,8 +25,8 @@ from tests.two_party.processes import is_listening, ports_of, working_below
 PROFILE = """\
 protocol = "SEMI2K"
 dealer = "first-party-insecure"
-limits.connect_s = 60.0
-limits.silence_s = 30.0
+limits.connect_s = 120.0
+limits.silence_s = 120.0
 """
 FIELDS = {
     *("time", "peer", "certificate", "images", "sent_bytes", "received_bytes"),
