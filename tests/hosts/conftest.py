@@ -20,5 +20,5 @@ def nothing_left(monkeypatch, tmp_path):
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
-    wait_until(lambda: not working_below(folder), 10)
-    wait_until(lambda: not list(folder.iterdir()), 10)
+    wait_until(lambda: not working_below(folder))
+    wait_until(lambda: not list(folder.iterdir()))

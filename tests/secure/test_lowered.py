@@ -308,24 +308,28 @@ def test_rows_of_every_kind_share_exchanges():
 
 
 @pytest.mark.parametrize(
-    ("kind", "own"),
+    ("kinds", "own"),
     [
-        (K.RELU_BY_KEYS, 9),  # a ReLU
-        (K.SQUARE_BY_KEYS, 1),
-        (K.POWER_SOFTMAX, 2 + 1),  # two squares, and a product that divides
+        # a ReLU beside two squares, and a product that divides
+        ((K.RELU_BY_KEYS, K.SQUARE_BY_KEYS, K.POWER_SOFTMAX), 9 + 2 + 1),
+        pytest.param((K.RELU_BY_KEYS,) * 3, 9, marks=pytest.mark.long),  # to say whose mistake
+        pytest.param((K.SQUARE_BY_KEYS,) * 3, 1, marks=pytest.mark.long),
+        pytest.param((K.POWER_SOFTMAX,) * 3, 2 + 1, marks=pytest.mark.long),
     ],
-    ids=str,
+    ids=["mixed", "relu_by_keys", "square_by_keys", "power_softmax"],
 )
-def test_kinds_beyond_the_paper(kind, own):
+def test_kinds_beyond_the_paper(kinds, own):
     """Against the float64 reference too, and at the exchanges of their phases alone."""
-    program = lowered(Architecture.uniform(kind, depth=1, heads=3, mlp=MlpForm.FUSED))
+    layer = LayerArchitecture(heads=kinds, mlp=MlpForm.FUSED)
+    program = lowered(Architecture(layers=(layer,)))
     result, expected = run(program, count=2)
     assert_close(result.logits, expected, FXP26)
     checkpoint = small_checkpoint(program.model, program.architecture)
     images = program.preprocess(list(random_pixels(program.model, 2)))
     exact = reference.vit(images, program.model, program.architecture, checkpoint.parameters)
     assert relative_error(result.logits, exact) <= 0.1
-    approximated = exchanges_of(program, "norm1", *kind.sites, "norm2")
+    sites = {site for kind in kinds for site in kind.sites}
+    approximated = exchanges_of(program, "norm1", *sites, "norm2")
     # beside them both norms' own, and five products of matrices
     assert stages(result.record, 0)["block 0"].exchanges == approximated + 4 + 5 + own
 

@@ -42,8 +42,9 @@ def test_every_kind(kind):
     check(one_layer(kind), tolerance_of(kind))
 
 
-@pytest.mark.parametrize("form", MlpForm)
+@pytest.mark.parametrize("form", mostly_long(MlpForm))
 def test_every_mlp_form(form):
+    """One by one as well; the mixed network has them all."""
     check(one_layer(mlp=form), FXP18)
 
 

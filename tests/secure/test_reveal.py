@@ -22,6 +22,7 @@ from mpcvit.secure.spu.compile import compile_network
 from tests.models import random_pixels, small_checkpoint, small_config
 
 WIDE = replace(load_profile("semi2k"), ring_bits=128, fraction_bits=26, truncation=Truncation.LOCAL)
+LARGE = pytest.mark.long  # the same circuit as for 10 classes
 ARCHITECTURE = Architecture.uniform(table.RELU_SOFTMAX, depth=1, heads=3)
 
 
@@ -42,7 +43,12 @@ def random_values(classes):
 
 @pytest.mark.parametrize(
     ("classes", "exchanges", "sent_bytes"),
-    [(10, 17, 5_765), (100, 17, 530_150), (200, 17, 2_110_300), (1000, 36, 1_082_608)],
+    [
+        (10, 17, 5_765),
+        pytest.param(100, 17, 530_150, marks=LARGE),
+        pytest.param(200, 17, 2_110_300, marks=LARGE),
+        (1000, 36, 1_082_608),
+    ],
 )
 def test_counts_of_the_class_alone(classes, exchanges, sent_bytes):
     values = random_values(classes)
@@ -54,7 +60,12 @@ def test_counts_of_the_class_alone(classes, exchanges, sent_bytes):
 
 @pytest.mark.parametrize(
     ("classes", "exchanges", "sent_bytes"),
-    [(10, 9, 7_560), (100, 9, 831_600), (200, 9, 3_343_200), (1000, 22, 1_200_944)],
+    [
+        (10, 9, 7_560),
+        pytest.param(100, 9, 831_600, marks=LARGE),
+        pytest.param(200, 9, 3_343_200, marks=LARGE),
+        (1000, 22, 1_200_944),
+    ],
 )
 def test_counts_of_the_class_behind_noise(classes, exchanges, sent_bytes):
     opening = Opening(reveal=Reveal.CLASS, classes=classes, trust=Trust(), masked=True)

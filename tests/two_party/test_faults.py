@@ -20,12 +20,13 @@ from mpcvit.secure.parties.supervise import PartyProcess
 from tests.marks import mostly_long
 from tests.two_party.processes import children, working_below
 
-# so slow that every layer takes seconds
+# so slow that every layer takes seconds; a busy machine may take its time to get there
 SLOW = replace(
     load_profile("semi2k"),
     network=NetworkLink(round_trip_ms=200.0),
-    limits=Limits(connect_s=20.0, silence_s=3.0),
+    limits=Limits(connect_s=120.0, silence_s=120.0),
 )
+IMPATIENT = replace(SLOW, limits=Limits(connect_s=120.0, silence_s=3.0))
 
 
 def strike_within_a_layer(strike):
@@ -40,7 +41,8 @@ def strike_within_a_layer(strike):
     return progress
 
 
-def fails(checkpoint, pixels, strike, expected, within_s):
+def fails(checkpoint, pixels, strike, expected, profile):
+    """Expect a sentence, long before 120 s are over."""
     started = []
 
     def timed():
@@ -49,9 +51,9 @@ def fails(checkpoint, pixels, strike, expected, within_s):
 
     with pytest.raises(UserError, match=expected) as error:
         mpcvit.run(
-            checkpoint, pixels[:1], SLOW, insecure=True, progress=strike_within_a_layer(timed)
+            checkpoint, pixels[:1], profile, insecure=True, progress=strike_within_a_layer(timed)
         )
-    assert time.monotonic() - started[0] < within_s
+    assert time.monotonic() - started[0] < 60
     assert "\n" not in str(error.value)
 
 
@@ -66,7 +68,7 @@ def test_a_killed_party(checkpoint, pixels, nobody_left, role):
         pixels,
         kill,
         f"the {name}'s process ended unexpectedly after embedding.*killed by SIGKILL",
-        within_s=5,
+        SLOW,
     )
 
 
@@ -74,7 +76,7 @@ def test_a_stalled_party(checkpoint, pixels, nobody_left):
     def stall():
         os.kill(children("mpcvit.secure.parties.party")["model_owner"], signal.SIGSTOP)
 
-    fails(checkpoint, pixels, stall, "sent nothing for 3 s", within_s=12)
+    fails(checkpoint, pixels, stall, "sent nothing for 3 s", IMPATIENT)
 
 
 def test_a_cut_line(checkpoint, pixels, nobody_left):
@@ -83,7 +85,7 @@ def test_a_cut_line(checkpoint, pixels, nobody_left):
         os.kill(relay, signal.SIGKILL)
 
     expected = r"sent nothing for 3 s|connection to its peer was lost"
-    fails(checkpoint, pixels, cut, expected, within_s=12)
+    fails(checkpoint, pixels, cut, expected, IMPATIENT)
 
 
 def test_a_party_whose_supervisor_is_gone_before_it_is_ready_leaves_nothing(tmp_path):
@@ -121,7 +123,7 @@ def test_parties_end_with_their_supervisor(tmp_path, checkpoint, pixels):
         supervisor.kill()
         supervisor.wait()
     assert len(parties) == 2
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(os.path.exists(f"/proc/{party}") for party in parties):
         assert time.monotonic() < deadline, "a party outlived its supervisor"
         time.sleep(0.05)

@@ -2,36 +2,68 @@
 
 import os
 import subprocess
-from dataclasses import replace
+import tempfile
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-import numpy as np
 import pytest
 
 import mpcvit
 from mpcvit.artifacts.profile import load_profile
 from mpcvit.classifier import Classifier
 from mpcvit.cores import THREADS_VARIABLE, threads_of_party
-from tests.marks import mostly_long
 from tests.records import counts
 from tests.tolerances import FXP18, assert_close
 from tests.two_party.conftest import shared_count
 from tests.two_party.processes import children, ports_of, sockets_of
 
+# not the default, which a party would take by itself
+PROFILE = replace(load_profile("semi2k"), fraction_bits=20)
 
-def test_two_processes_agree_with_plaintext_and_simulator(checkpoint, pixels, nobody_left):
-    progress = []
-    result = mpcvit.run(
-        checkpoint,
-        pixels,
-        "semi2k",
-        reveal="logits",
-        insecure=True,
-        progress=lambda *event: progress.append(event),
-    )
-    plain = Classifier(checkpoint)
+
+@dataclass
+class Observed:
+    """A run of two processes, and what was seen of them meanwhile."""
+
+    result: Any = None
+    events: list[Any] = field(default_factory=list)
+    threads: list[str] = field(default_factory=list)  # that each party may start
+    listening: list[Any] = field(default_factory=list)  # ports and sockets of each party
+
+
+@pytest.fixture(scope="module")
+def observed(checkpoint, pixels, tmp_path_factory):
+    found, folder = Observed(), tmp_path_factory.mktemp("observed")
+
+    class Spy(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            found.threads.append(options["env"][THREADS_VARIABLE])
+            super().__init__(*arguments, **options)
+
+    def progress(*event):
+        found.events.append(event)
+        if event[0] == "running" and not found.listening:
+            parties = children("mpcvit.secure.parties.party").values()
+            found.listening += [(ports_of(party), sockets_of(party)) for party in parties]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        patch.setattr(subprocess, "Popen", Spy)
+        patch.delenv(THREADS_VARIABLE, raising=False)
+        found.result = mpcvit.run(
+            checkpoint, pixels, PROFILE, reveal="logits", insecure=True, progress=progress
+        )
+    assert children("mpcvit.secure") == {}
+    assert not list(folder.iterdir())
+    return found
+
+
+def test_two_processes_agree_with_plaintext_and_simulator(observed, checkpoint, pixels):
+    result, plain = observed.result, Classifier(checkpoint)
     assert_close(result.logits, plain(plain.preprocess(list(pixels))), FXP18)
-    assert [event for event in progress if event[0] == "running"][-1] == ("running", 12, 12)
-    simulated = mpcvit.run(checkpoint, pixels, "semi2k", reveal="logits", simulate=True)
+    assert [event for event in observed.events if event[0] == "running"][-1] == ("running", 12, 12)
+    simulated = mpcvit.run(checkpoint, pixels, PROFILE, reveal="logits", simulate=True)
+    assert result.record.profile == simulated.record.profile
     assert counts(result.record) == counts(simulated.record)
     assert result.record.program == simulated.record.program
     assert set(result.record.peak_bytes) == {"model owner", "data owner"}
@@ -47,13 +79,14 @@ def test_the_default_is_secure_and_warms_up_apart(checkpoint, pixels, nobody_lef
     assert result.record.notes == ()
 
 
-@pytest.mark.parametrize("given", mostly_long([None, "3"], None))
-def test_parties_share_the_cores(checkpoint, pixels, nobody_left, monkeypatch, given):
-    """Threads of a product spin if they have no core; a limit that the user set stays."""
-    if given is None:
-        monkeypatch.delenv(THREADS_VARIABLE, raising=False)
-    else:
-        monkeypatch.setenv(THREADS_VARIABLE, given)
+def test_parties_share_the_cores(observed):
+    """Threads of a product spin if they have no core."""
+    assert observed.threads == [str(threads_of_party(2))] * 2
+
+
+@pytest.mark.long
+def test_a_limit_of_threads_that_the_user_set_stays(checkpoint, pixels, nobody_left, monkeypatch):
+    monkeypatch.setenv(THREADS_VARIABLE, "3")
     limits = []
 
     class Spy(subprocess.Popen):
@@ -63,7 +96,7 @@ def test_parties_share_the_cores(checkpoint, pixels, nobody_left, monkeypatch, g
 
     monkeypatch.setattr(subprocess, "Popen", Spy)
     mpcvit.run(checkpoint, pixels[:1], "semi2k", insecure=True)
-    assert limits == [given or str(threads_of_party(2))] * 2
+    assert limits == ["3"] * 2
 
 
 def test_three_processes(checkpoint, pixels, nobody_left):
@@ -86,24 +119,6 @@ def test_modelled_seconds_are_those_of_the_emulated_network(checkpoint, pixels, 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root sees a protected process's sockets")
-def test_no_party_opens_a_port(checkpoint, pixels, nobody_left):
+def test_no_party_opens_a_port(observed):
     """SPU's own link is reached through a folder that belongs to this user alone."""
-    listening = []
-
-    def progress(what, done, total):
-        if what == "running" and not listening:
-            for party in children("mpcvit.secure.parties.party").values():
-                listening.append((party, ports_of(party), sockets_of(party)))
-
-    mpcvit.run(checkpoint, pixels[:1], "semi2k", insecure=True, progress=progress)
-    assert len(listening) == 2
-    for _, ports, sockets in listening:
-        assert ports == []
-        assert sockets == ["own.sock"]
-
-
-def test_profiles_survive_the_way_into_a_process(checkpoint, pixels, nobody_left):
-    profile = replace(load_profile("semi2k"), fraction_bits=16)
-    result = mpcvit.run(checkpoint, pixels[:1], profile, insecure=True, reveal="logits")
-    assert result.record.profile.fraction_bits == 16
-    assert np.isfinite(result.logits).all()
+    assert observed.listening == [([], ["own.sock"])] * 2

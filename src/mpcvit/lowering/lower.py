@@ -22,6 +22,7 @@ from mpcvit.lowering import ERROR_BUDGET
 from mpcvit.lowering.approximations import GeluPolynomial
 from mpcvit.lowering.calibrate import (
     Progress,
+    batches,
     calibrate,
     count_products,
     engine_that_holds,
@@ -32,7 +33,7 @@ from mpcvit.lowering.calibrate import (
 )
 from mpcvit.lowering.fit_plan import fit_plan, search_plan
 from mpcvit.lowering.fold import Weights, fold
-from mpcvit.lowering.jaxpr_walk import run_in_numpy
+from mpcvit.lowering.jaxpr_walk import Traced, run_in_numpy
 from mpcvit.lowering.network import forward
 from mpcvit.lowering.out_of_range import Trust, count_out_of_range
 from mpcvit.lowering.program import Calibration, PublicProgram, SecureProgram, shapes_of
@@ -247,15 +248,21 @@ def _reach(program: SecureProgram, images: np.ndarray) -> tuple[float, tuple[str
 
 def leaving(program: SecureProgram, images: np.ndarray) -> tuple[str, ...]:
     """Return the labels at which some value leaves its interval, counted by NumPy."""
-    functions, counts = count_out_of_range(program.plan)
 
     def count(weights: Weights, images: Any) -> dict[str, Any]:
+        functions, counts = count_out_of_range(program.plan)
         forward(program.model, program.architecture, functions, weights, images)
         return counts
 
-    arguments = (program.parameters, images)
-    found = run_in_numpy(jax.make_jaxpr(count, return_shape=True)(*arguments), *arguments)
-    return tuple(label for label, by_image in found.items() if by_image[:, 0].any())
+    traced: dict[int, Traced] = {}
+    left: dict[str, bool] = {}
+    for batch in batches(images):
+        arguments = (program.parameters, batch)
+        if len(batch) not in traced:  # all batches but the last have one size
+            traced[len(batch)] = jax.make_jaxpr(count, return_shape=True)(*arguments)
+        for label, by_image in run_in_numpy(traced[len(batch)], *arguments).items():
+            left[label] = left.get(label, False) or by_image[:, 0].any()
+    return tuple(label for label, is_left in left.items() if is_left)
 
 
 def _verdicts(

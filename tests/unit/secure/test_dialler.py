@@ -34,6 +34,7 @@ from mpcvit.secure.service.messages import (
 )
 from tests.frames import frame, key_of, push, request_meta
 
+PATIENCE_S = 60.0  # of tests, on a busy machine
 SESSION = "0123456789abcdef" * 2
 HELLO = Hello(terms=agreement_of(load_profile("semi2k")), images=1, batch_size=1)
 WELCOME = Answer(
@@ -98,10 +99,10 @@ class Server:
 
     def __exit__(self, *_):
         self._stop.set()
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=PATIENCE_S)
 
     def wait_for(self, condition):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, self.firsts
             time.sleep(0.01)
@@ -263,21 +264,20 @@ def test_silence_is_not_endless(certs, monkeypatch):
         refused(address, certs / "pair/client", r"no answer \(tried for 0.5 s\)", connect_s=0.5)
 
 
-def test_connections_of_a_session_that_are_refused_end_it_at_once(certs, tmp_path):
+def test_connections_of_a_session_that_are_refused_end_it_at_once(certs, tmp_path, monkeypatch):
     """Behind a router, the address that a server advertises may lead nowhere."""
+    monkeypatch.setattr(dialler, "_ATTEMPT_S", 3600.0)  # so that it is not tried for a while
     (nowhere,) = free_addresses(1)
     elsewhere = Answer(verdict=Verdict.WELCOME, session=SESSION, address=nowhere)
     with (
         Server(certs / "pair/server", elsewhere) as server,
-        line_to(server.address, certs / "pair/client") as line,
+        line_to(server.address, certs / "pair/client", connect_s=3600.0) as line,
     ):
         line.open(HELLO)
         with carry(line, tmp_path):
-            started = time.monotonic()
             expected = f"cannot open the session's connections to {nowhere}: .*refused"
             with pytest.raises(PartyError, match=expected):
-                check_for_seconds(line)
-            assert time.monotonic() - started < 2
+                check_until_refused(line)
 
 
 def test_nobody_there(certs):
@@ -301,12 +301,13 @@ def test_a_server_that_fails_ends_the_session(certs, monkeypatch, messages, matc
     ):
         line.open(HELLO)
         with pytest.raises(PartyError, match=match):
-            check_for_seconds(line)
+            check_until_refused(line)
         assert not line.server_is_done
 
 
-def check_for_seconds(line):
-    for _ in range(500):
+def check_until_refused(line):
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
         line.check()
         time.sleep(0.01)
 
@@ -318,7 +319,7 @@ def test_a_server_that_vanishes_ends_the_session(certs, monkeypatch):
         line.open(HELLO)
         line.check()
     with pytest.raises(PartyError, match=f"at {server.address} broke off without a word"):
-        check_for_seconds(line)
+        check_until_refused(line)
     line.__exit__(None, None, None)
 
 

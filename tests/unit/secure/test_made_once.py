@@ -30,8 +30,9 @@ def make_all(kept, made, seconds=0.0):
     return kept.in_memory
 
 
-def _make_in_a_process(seconds, pipe):
+def _make_in_a_process(seconds, pipe, together):
     made = []
+    together.wait()
     pipe.send((made, make_all(MadeOnce("things"), made, seconds)))
 
 
@@ -39,10 +40,10 @@ def _make_in_a_process(seconds, pipe):
 @pytest.mark.filterwarnings("ignore:os.fork")
 def test_two_processes_share_the_work():
     context, results = multiprocessing.get_context("fork"), []
-    started = []
+    started, together = [], context.Barrier(2)
     for _ in range(2):
         receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(target=_make_in_a_process, args=(0.2, sending))
+        process = context.Process(target=_make_in_a_process, args=(0.2, sending, together))
         process.start()
         started.append((process, receiving))
     for process, receiving in started:

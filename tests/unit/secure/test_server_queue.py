@@ -106,9 +106,11 @@ def test_who_was_revoked_in_the_queue_gets_no_session(server, sessions, allowed)
 def test_who_is_put_off_is_told_when_to_come_back(server, monkeypatch):
     """The last one of a client that fills the queue makes room, and leaves no trace."""
 
+    entered = []
+
     class Control(SimpleNamespace):
         def start(self):
-            pass
+            entered.append(self)
 
         def send(self, message):
             pass
@@ -128,8 +130,12 @@ def test_who_is_put_off_is_told_when_to_come_back(server, monkeypatch):
         visits = []
         for guest in guests:
             visit = server._serve(guest, HELLO, Visitor(peer="192.0.2.1:5"))
+            before = len(entered)
             visits.append(asyncio.ensure_future(visit))
-            await asyncio.sleep(0.05)
+            while len(entered) == before and not visits[-1].done():
+                await asyncio.sleep(0.001)
+        while not visits[1].done():
+            await asyncio.sleep(0.001)
         done = [visit.done() and visit.result() for visit in visits]
         for visit in visits:
             visit.cancel()
@@ -139,7 +145,7 @@ def test_who_is_put_off_is_told_when_to_come_back(server, monkeypatch):
         reader.feed_data(guests[1].told)
         return done, await read_message(reader)
 
-    done, told = asyncio.run(main())
+    done, told = asyncio.run(asyncio.wait_for(main(), 60))
     full = "put off: the queue is full"
     assert done == [False, full, False, full]
     assert (told.verdict, told.retry_s) == (Verdict.BUSY, 30.0)

@@ -25,7 +25,7 @@ from tests.frames import (
 META = request_meta()
 MESSAGE = frame(META, push(key_of(1), b"a message"))
 ANSWER = frame(*answer())
-SOON_S = 10
+PATIENCE_S = 60  # of tests, on a busy machine
 
 
 class Spu:
@@ -49,7 +49,7 @@ class Spu:
         return self.streams[-1]
 
     async def taken(self):
-        return await asyncio.wait_for(self._taken.get(), SOON_S)
+        return await asyncio.wait_for(self._taken.get(), PATIENCE_S)
 
     async def dial(self):
         return self._keep(*await asyncio.open_unix_connection(sock=dial(self.peer)))
@@ -130,13 +130,13 @@ def run(work):
 
 
 async def receive(stream, count):
-    return await asyncio.wait_for(stream.reader.readexactly(count), SOON_S)
+    return await asyncio.wait_for(stream.reader.readexactly(count), PATIENCE_S)
 
 
 async def is_closed(stream):
     """Return whether a stream ends without a further byte."""
     with contextlib.suppress(ConnectionError):
-        return await asyncio.wait_for(stream.reader.read(), SOON_S) == b""
+        return await asyncio.wait_for(stream.reader.read(), PATIENCE_S) == b""
     return True
 
 
