@@ -74,7 +74,7 @@ def test_missing_and_unexpected_names_are_listed():
     with pytest.raises(UserError) as caught:
         match(tensors, LAYOUT)
     assert str(caught.value) == (
-        "file looks like a toy, but is not one that can be read, so take a plain ViT: "
+        "looks like a toy, but is not one that can be read, so take a plain ViT: "
         "it lacks b.1.up.bias, norm.bias; it also has gamma"
     )
 
