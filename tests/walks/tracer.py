@@ -118,7 +118,7 @@ def main() -> None:
     from mpcvit.cli import main as command
     from mpcvit.lowering import calibrate, program
 
-    calibrate._BATCH = program._BATCH = 16  # as in all tests: few images are traced quickly
+    calibrate._BATCH = program._BATCH = 4  # as in all tests: few images are traced quickly
     out, *arguments = sys.argv[1:]
     sys.argv = ["mpcvit", *arguments]
     tracer = Tracer()
