@@ -11,7 +11,7 @@ from mpcvit.artifacts.forms import Activation
 from mpcvit.model import kernels
 
 default_init = nn.initializers.normal(stddev=0.02)
-FAR = 5.0  # from the mean of a batch norm's values; few of a bell curve lie beyond
+FAR = 5.0  # from zero; few of a batch norm's values lie beyond if they are a bell curve
 
 
 class Linear(nn.Module):

@@ -93,7 +93,7 @@ class Distilled(Supervised):
         loss += self.outlier_loss(learnt)
         metrics = {name: term.sum() for name, (_, term) in kept.items()}
         metrics["top1"] = in_top(logits, jnp.argmax(batch.targets, axis=-1), 1).sum()
-        return loss, Outcome(metrics, _of_student(learnt.statistics))
+        return jnp.asarray(loss), Outcome(metrics, _of_student(learnt.statistics))
 
     def statistics(self, parameters: Any, images: jax.Array) -> Statistics:
         return _of_student(super().statistics(parameters["student"], images))

@@ -91,8 +91,9 @@ class Task:
             return None
         return layer_share(self.config.train, epoch)
 
-    def outlier_loss(self, learnt: Learnt) -> jax.Array:
-        return self.config.train.outlier_weight * learnt.outliers
+    def outlier_loss(self, learnt: Learnt) -> jax.Array | float:
+        weight = self.config.train.outlier_weight
+        return weight * learnt.outliers if weight else 0.0  # no number times 0 is no number
 
     def statistics(self, parameters: Any, images: jax.Array) -> Statistics:
         """Return the statistics of batch norms in a batch, in the tree of the parameters."""

@@ -284,8 +284,10 @@ def test_a_party_that_is_starting_when_the_pool_closes_is_closed_too():
 def test_sessions_work_beside_each_other():
     both = threading.Barrier(2)
 
+    def meet():
+        both.wait(PATIENCE_S)
+
     async def work(pool):
-        meet = lambda: both.wait(PATIENCE_S) and None  # noqa: E731
         await asyncio.gather(pool.watch(meet), pool.watch(meet))
 
     run(2, Factory(), work)

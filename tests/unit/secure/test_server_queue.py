@@ -145,7 +145,7 @@ def test_who_is_put_off_is_told_when_to_come_back(server, monkeypatch):
         reader.feed_data(guests[1].told)
         return done, await read_message(reader)
 
-    done, told = asyncio.run(asyncio.wait_for(main(), 60))
+    done, reply = asyncio.run(asyncio.wait_for(main(), 60))
     full = "put off: the queue is full"
     assert done == [False, full, False, full]
-    assert (told.verdict, told.retry_s) == (Verdict.BUSY, 30.0)
+    assert (reply.verdict, reply.retry_s) == (Verdict.BUSY, 30.0)

@@ -9,6 +9,7 @@ from mpcvit.artifacts.config import load_config
 from mpcvit.data import Batch
 from mpcvit.search.task import Search
 from mpcvit.train.devices import Devices
+from mpcvit.train.statistics import Learnt
 from mpcvit.train.step import _empty_batch, _make_gradients, initial_state, make_step
 from tests.configs import TINY
 from tests.marks import mostly_long
@@ -105,6 +106,12 @@ def test_outliers_are_part_of_a_loss_that_weighs_them(make_task):
         none, once = ((*own[:2], own[2][key]) for own in (none, once))
     drawn = once[2]["blocks_0"]["norm1"]["scale"] - none[2]["blocks_0"]["norm1"]["scale"]
     assert (drawn > 0).all()
+
+
+def test_outliers_without_a_weight_cost_nothing():
+    """Not even where they are no numbers."""
+    learnt = Learnt(jnp.zeros(()), {}, {}, outliers=jnp.asarray(jnp.inf))
+    assert supervised(load_config(TINY)).outlier_loss(learnt) == 0
 
 
 def test_blocks_are_computed_again_only_if_asked():

@@ -127,9 +127,10 @@ def derive(
         typer.Option(
             min=0,
             help="If norms were searched: the whole residual passes a layer norm in at least one "
-            "of this many layers in a row; 0 for none. The search's derive.layer_norm_every "
-            "unless given. With fewer layer norms, train with train.outlier_weight: otherwise "
-            "values of some images grow too large, and trainings collapse.",
+            "of this many layers in a row, and in the first or second; 0 for none. The search's "
+            "derive.layer_norm_every unless given. With fewer layer norms, train with "
+            "train.outlier_weight: otherwise values of some images grow too large, and trainings "
+            "collapse.",
         ),
     ] = None,
     latency: LatencyFile = None,
